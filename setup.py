@@ -34,6 +34,7 @@ setup(
     package_data={
         "quantglow": [
             "py.typed",
+            "codegen/llvm/scheduler/*.ll",
             "export/bundle/module.mjs",
             "export/bundle/pool.c",
             "export/bundle/pool.h",

@@ -12,6 +12,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quantglow.support.arrays import VIEWS as _VIEWS
 from quantglow.support.errors import (
     AccuracyDropError,
     BackendError,
@@ -37,7 +38,6 @@ from quantglow.support.errors import (
     UnsupportedOpError,
     WrongResultError,
 )
-from quantglow.support.views import VIEWS as _VIEWS
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _PLACES = {
     "IgnoredScope": "quantglow.quantization.options",
     "InferQueue": "quantglow.runtime.serving.infer_queue",
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
-    "Diagnosis": "quantglow.evaluation.diagnosis",
+    "Diagnosis": "quantglow.evaluation.report",
     "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.quantization.options",
@@ -95,13 +95,13 @@ _VIEWS |= {
     "quantglow.evaluation.accuracy.RightAnswers": "quantglow.report.accuracy.right_answers_text",
     "quantglow.evaluation.baselines.latency.MeasuredLatency": "quantglow.report.speed.latency_text",
     "quantglow.evaluation.baselines.quantizers.QuantizerComparison": (
-        "quantglow.report.baselines.QuantizerComparisonView"
+        "quantglow.report.accuracy.QuantizerComparisonView"
     ),
-    "quantglow.evaluation.diagnosis.Diagnosis": "quantglow.report.diagnosis.DiagnosisView",
+    "quantglow.evaluation.report.Diagnosis": "quantglow.report.report.DiagnosisView",
     "quantglow.evaluation.footprint.Footprint": "quantglow.report.memory.footprint_text",
     "quantglow.evaluation.footprint.MemoryMap": "quantglow.report.memory.memory_text",
     "quantglow.evaluation.report.Report": "quantglow.report.report.ReportView",
-    "quantglow.evaluation.weight_sizes.WeightSizes": "quantglow.report.memory.weights_text",
+    "quantglow.evaluation.footprint.WeightSizes": "quantglow.report.memory.weights_text",
     "quantglow.ir.graph.graph.Graph": "quantglow.report.drawing.graph_page",
     "quantglow.profiling.profiles.Profile": "quantglow.report.drawing.profile_page",
     "quantglow.runtime.compiled.CompiledModel": "quantglow.report.drawing.model_page",

@@ -55,7 +55,7 @@ class QuantglowBackend(Backend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """Compile a model; what cannot be compiled runs in onnxruntime."""
-        if not is_wide(model):
+        if not _is_wide(model):
             return PreparedModel(compile_model(model, **kwargs))
         source, threads = open_model(model), thread_count(kwargs.get("num_threads"))
         reason = UnsupportedOpError(["its inputs or outputs are float64"])
@@ -79,7 +79,7 @@ class QuantglowBackend(Backend):
     ) -> tuple[Any, ...]:
         """Run one node; ``opset_version`` says of which opset it is (default: the newest)."""
         opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
-        results = cls.run_model(wrap_node(node, inputs, opset), inputs, device, **kwargs)
+        results = cls.run_model(_wrap_node(node, inputs, opset), inputs, device, **kwargs)
         return namedtupledict("Outputs", list(node.output))(*results)
 
     @classmethod
@@ -88,12 +88,12 @@ class QuantglowBackend(Backend):
         return device.split(":")[0] == "CPU"
 
 
-def is_wide(model: onnx.ModelProto) -> bool:
+def _is_wide(model: onnx.ModelProto) -> bool:
     ends = (*model.graph.input, *model.graph.output)
     return any(e.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for e in ends)
 
 
-def wrap_node(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.ModelProto:
+def _wrap_node(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.ModelProto:
     """A model of one node for inputs like these."""
     arrays = dict(zip(filter(None, node.input), map(np.asarray, inputs), strict=True))
     infos = [

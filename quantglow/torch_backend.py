@@ -50,10 +50,10 @@ def compiled_graph(
             f"options has {sorted(unknown)}; the backend takes {list(OPTIONS)}. "
             "Remedy: leave the others out."
         )
-    return GraphOnQuantglow(graph_module, settings, needs_gradients(example_inputs))
+    return GraphOnQuantglow(graph_module, settings, _needs_gradients(example_inputs))
 
 
-def needs_gradients(tensors: Sequence[Any]) -> bool:
+def _needs_gradients(tensors: Sequence[Any]) -> bool:
     """Whether results of these tensors are to be differentiated."""
     parameters = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in parameters)
@@ -111,14 +111,14 @@ class GraphOnQuantglow:
         with self.lock:
             if self.eager:
                 raise ConversionError("another call gave the graph up")
-            weights = [tensor_state(arguments[i]) for i in split.frozen]
+            weights = [_tensor_state(arguments[i]) for i in split.frozen]
             if self.converted is None or self.converted[0] != weights:
                 self.converted = weights, self._convert(arguments)
             return self.converted[1]
 
     def _convert(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The graph compiled with these weights.  Raises ``QuantglowError``."""
-        check_devices(arguments)
+        _check_devices(arguments)
         if self.conversions == MOST_WEIGHTS:
             raise ConversionError("weights change from call to call")
         model = compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
@@ -138,14 +138,14 @@ class GraphOnQuantglow:
         )
 
 
-def check_devices(arguments: Sequence[Any]) -> None:
+def _check_devices(arguments: Sequence[Any]) -> None:
     """Raise ``ConversionError`` for tensors that are not in the processor's memory."""
     tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
     if elsewhere := {str(t.device) for t in tensors if t.device.type != "cpu"}:
         raise ConversionError(f"tensors are on {sorted(elsewhere)}. Remedy: move them to the CPU")
 
 
-def tensor_state(tensor: Any) -> Any:
+def _tensor_state(tensor: Any) -> Any:
     """A value that changes when somebody changes the tensor."""
     if not tensor.ndim:
         return tensor.item()

@@ -113,12 +113,12 @@ def bisect(
 
     def compiled(graph: Graph) -> list[Array]:
         model = compile(graph, target, num_threads, backends=backends)
-        return model.run(None, leaving_inputs(graph, entering_feeds))
+        return model.run(None, _leaving_inputs(graph, entering_feeds))
 
     return judge.kernels(family.fitting(feeds), compiled) or Bisection()
 
 
-def leaving_inputs(graph: Graph, feeds: Feeds) -> Feeds:
+def _leaving_inputs(graph: Graph, feeds: Feeds) -> Feeds:
     """Feeds in the types that a graph declares."""
     arrays = leaving(graph.signature.inputs, [feeds[i.name] for i in graph.inputs])
     return dict(zip((i.name for i in graph.inputs), arrays, strict=True))

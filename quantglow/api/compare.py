@@ -142,7 +142,7 @@ def compare(
     calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
     them; a note says where onnxruntime is more exact with a session option.
     """
-    peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
+    peers = [_peer_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
     seconds = positive("seconds", seconds)
     subset_size, seed = count("subset_size", subset_size), integer("seed", seed, 0)
@@ -168,27 +168,27 @@ def compare(
         path = Path(folder) / "float.onnx"
         path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
         with step("the float model runs"):
-            checked = check_by_float(path, compiled, split.checked)
-        rows = [float_row(path), our_row(compiled, source.family, checked, Path(folder))]
+            checked = _check_by_float(path, compiled, split.checked)
+        rows = [_float_row(path), _our_row(compiled, source.family, checked, Path(folder))]
         for peer in peers:
             with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
-                rows.append(peer_row(peer, path, split.calibration, checked, limit))
+                rows.append(_peer_row(peer, path, split.calibration, checked, limit))
         with step("latencies are measured"):
-            rows = with_latencies(
+            rows = _with_latencies(
                 of_one_mechanism(rows), peers, path, compiled, split.checked[0], seconds
             )
     samples = len(split.checked)
     return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 
 
-def peer_named(name: str) -> PeerQuantizer:
+def _peer_named(name: str) -> PeerQuantizer:
     """A quantizer by its name.  Raises ``OptionError``."""
     if name not in PEER_QUANTIZERS:
         raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
     return PEER_QUANTIZERS[name]
 
 
-def check_by_float(
+def _check_by_float(
     path: Path, compiled: CompiledModel | FallbackModel, samples: Sequence[Feeds]
 ) -> Checked:
     """The float outputs, by onnxruntime.  Raises ``ModelError``."""
@@ -202,17 +202,17 @@ def check_by_float(
         ) from error
 
 
-def float_row(path: Path) -> QuantizerFigures:
+def _float_row(path: Path) -> QuantizerFigures:
     """The row of the float model."""
     return QuantizerFigures(FLOAT, nbytes=file_nbytes(path))
 
 
-def our_row(
+def _our_row(
     compiled: CompiledModel | FallbackModel, family: Family, checked: Checked, folder: Path
 ) -> QuantizerFigures:
     """The row of quantglow."""
     results = [compiled.run(None, feeds) for feeds in checked.samples]
-    outputs = with_our_logits(checked.outputs(results), compiled, family, checked.samples)
+    outputs = _with_our_logits(checked.outputs(results), compiled, family, checked.samples)
     compiled.save(folder / "ours.qgm")
     report = compiled.report
     assert isinstance(report, Report)
@@ -221,7 +221,7 @@ def our_row(
     return QuantizerFigures(OURS, nbytes=nbytes, calibration_seconds=spent, outputs=outputs)
 
 
-def with_our_logits(
+def _with_our_logits(
     outputs: tuple[OutputAccuracy, ...],
     compiled: CompiledModel | FallbackModel,
     family: Family,
@@ -247,11 +247,11 @@ def with_our_logits(
     return report_with_logits(outputs, graph, layers)
 
 
-def peer_row(
+def _peer_row(
     peer: PeerQuantizer, source: Path, samples: Sequence[Feeds], checked: Checked, limit: float
 ) -> QuantizerFigures:
     """The row of another quantizer, without its latency; with the reason if it fails."""
-    target = peer_path(peer, source)
+    target = _peer_path(peer, source)
     try:
         spent = peer.quantize(source, target, samples, limit)
         results = peer.run(target, checked.samples, limit)
@@ -273,12 +273,12 @@ def same(one: Outputs, other: Outputs) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def peer_path(peer: PeerQuantizer, source: Path) -> Path:
+def _peer_path(peer: PeerQuantizer, source: Path) -> Path:
     """The file of a quantizer's model."""
     return source.parent / f"{peer.name}{peer.suffix}"
 
 
-def with_latencies(
+def _with_latencies(
     rows: Sequence[QuantizerFigures],
     peers: Sequence[PeerQuantizer],
     source: Path,
@@ -290,7 +290,7 @@ def with_latencies(
     ran = [peer for peer, row in zip(peers, rows[2:], strict=True) if not row.reason]
     contenders = [
         Contender(FLOAT, "onnxruntime", str(source)),
-        *(Contender(peer.name, peer.runtime, str(peer_path(peer, source))) for peer in ran),
+        *(Contender(peer.name, peer.runtime, str(_peer_path(peer, source))) for peer in ran),
     ]
     run: Callable[[Any], object] = lambda feeds: compiled.run(None, feeds)  # noqa: E731
     latencies = compare_latency(run, feeds, contenders, compiled.num_threads, seconds)

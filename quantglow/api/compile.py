@@ -113,7 +113,7 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
 
     def compiled_by(compiler: Compiler) -> CompiledModel | FallbackModel:
         if source is None:
-            return compile_family(open_family(model), compiler)
+            return _compile_family(open_family(model), compiler)
         return ready_to_answer(compile_source(source, input_shapes, compiler))
 
     if tune == "measure":
@@ -130,14 +130,14 @@ def compile_source(
 ) -> CompiledModel | FallbackModel:
     """Compile a model, or as much of it as can be compiled; onnxruntime runs the rest."""
     try:
-        return compile_family(open_family(source, input_shapes), compiler, source)
+        return _compile_family(open_family(source, input_shapes), compiler, source)
     except UnsupportedOpError as error:
-        return compile_parts(source, input_shapes, compiler, error)
+        return _compile_parts(source, input_shapes, compiler, error)
     except FallbackError as error:
         return fallback_model(source, error, compiler.num_threads)
 
 
-def compile_parts(
+def _compile_parts(
     source: Source,
     input_shapes: InputShapes | None,
     compiler: Compiler,
@@ -149,13 +149,13 @@ def compile_parts(
     with suppress(ModelError, FallbackError):
         if (parts := split(source, input_shapes)) is not None:
             head = Source.of(parts.head)
-            compiled = compile_family(open_family(head, input_shapes), compiler, head)
+            compiled = _compile_family(open_family(head, input_shapes), compiler, head)
             staged = stage_tail(parts.tail, parts.late, parts.reasons, compiler)
             return partly_compiled(source, parts, compiled, error, staged)
     return fallback_model(source, error, compiler.num_threads)
 
 
-def compile_family(
+def _compile_family(
     family: Family, compiler: Compiler, source: Source | None = None
 ) -> CompiledModel:
     """Compile for the shapes that are fixed, or with batch 1; where others are free, nothing yet.

@@ -107,9 +107,9 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
     check_tune(options.tune, options.backend)
     if options.code == "ignore":
         compiler = with_records(options.compiler) if options.tune else options.compiler
-        return build_model(saving.load(file), compiler)
+        return _build_model(saving.load(file), compiler)
     threads, saved = thread_count(options.num_threads), saving.load(file, with_code=True)
-    brought, target = carry_places(
+    brought, target = _carry_places(
         saved,
         file,
         (options.target, threads, options.schedule),
@@ -118,10 +118,10 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
     compiler = replace(options, target=target, num_threads=threads).compiler
     if options.tune and brought is None:
         compiler = with_records(compiler)
-    return build_model(saved, replace(compiler, carried=brought))
+    return _build_model(saved, replace(compiler, carried=brought))
 
 
-def carry_places(
+def _carry_places(
     saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool
 ) -> tuple[Carried | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
@@ -165,13 +165,13 @@ def compile_saved(
     return []
 
 
-def build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model of the contents of a file.  Raises ``FileFormatError``."""
-    check_externals(saved.graph)
+    _check_externals(saved.graph)
     compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
     try:
-        programs = programs_in(replace(saved, tail=None), compiler)
+        programs = _programs_in(replace(saved, tail=None), compiler)
     except TypeRuleError as error:
         raise FileFormatError(
             f"the graph of the file has no program: {error}. Remedy: save the model again."
@@ -179,21 +179,21 @@ def build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | Partly
     if compiler.answers is not None and isinstance(programs, FreeShapes):
         programs.load_other()
     tail, is_part = saved.tail, saved.tail is not None
-    compiled = CompiledModel(programs, lambda: report_now(report, programs, is_part))
+    compiled = CompiledModel(programs, lambda: _report_now(report, programs, is_part))
     return compiled if tail is None else with_tail(compiled, tail, compiler)
 
 
-def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
+def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     """The programs of a saved model: the first one, but where the graph of the file is a part."""
     if saved.free is None:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
-    programs = reopen(saved, compiler)
+    programs = _reopen(saved, compiler)
     if programs.opened.case is not None:
         programs.prepare(programs.opened.case)
     return programs
 
 
-def report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report:
+def _report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report:
     """A saved report with the figures of the first program that runs here, once there is one;
     ``is_part``: what is behind it has operators in onnxruntime, too."""
     if programs.is_empty:
@@ -209,7 +209,7 @@ def report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report
     )
 
 
-def is_whole(graph: Graph, signature: Signature) -> bool:
+def _is_whole(graph: Graph, signature: Signature) -> bool:
     """Whether a graph gives what the model gives: where that was not compiled to its end, the graph
     of a file is a part, and the rest comes from its source.
     """
@@ -228,7 +228,7 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
         return body, suffix
 
     def inner(name: str) -> AnyModel:
-        return build_model(tail.files[name], compiler)
+        return _build_model(tail.files[name], compiler)
 
     try:
         model = whole_tail(tail)
@@ -252,27 +252,27 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
     )
 
 
-def saved_case(saved: SavedModel) -> Case:
+def _saved_case(saved: SavedModel) -> Case:
     """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
     shapes = {node.name: node.type.shape for node in saved.graph.inputs}
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
 
-def reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
+def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     """The programs of a model of free dimensions, none yet.  Raises ``FileFormatError``."""
     try:
         signature = Signature.from_json((saved.free or {})["signature"])
-        case = saved_case(saved)
+        case = _saved_case(saved)
         if saved.graph.outputs:
             signature.check(case.shape_map)
-        is_model = is_whole(saved.graph, signature)
+        is_model = _is_whole(saved.graph, signature)
         kinds = [node.type for _, node in saved.graph.outputs]
         if is_model and not are_outputs(signature.outputs, kinds):
             raise ValueError("its graph has outputs of other types than it declares")
         general = tuple(graph.of_model(signature) for graph in saved.general)
         for graph in general:
             if External.__name__ in graph.text:
-                check_externals(graph.at(graph.hints)[0])
+                _check_externals(graph.at(graph.hints)[0])
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "
@@ -324,7 +324,7 @@ class Reopened:
         return FamilyOrigin.restored(self.saved)
 
 
-def check_externals(graph: Graph) -> None:
+def _check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
     if externals := [node for node in graph.nodes if isinstance(node, External)]:
         # Only here: a process without nodes of the fallback needs no onnx.

@@ -65,13 +65,13 @@ def quantize_and_compile(options: QuantizationArguments) -> CompiledModel | Fall
     )
     model, samples = as_onnx(options.model, options.calibration_data)
     model = with_steps(model, options.before, options.after)
-    with answering_afterwards(answers):
-        compiled = run_pipeline(model, samples, QuantizationRequest.of(options), compiler)
+    with _answering_afterwards(answers):
+        compiled = _run_pipeline(model, samples, QuantizationRequest.of(options), compiler)
     return ready_to_answer(compiled)
 
 
 @contextmanager
-def answering_afterwards(answers: AnswerLog | None) -> Iterator[None]:
+def _answering_afterwards(answers: AnswerLog | None) -> Iterator[None]:
     """Inside, calls wait for the compiler: accuracy is that of the int8 model."""
     try:
         yield
@@ -80,7 +80,7 @@ def answering_afterwards(answers: AnswerLog | None) -> Iterator[None]:
             answers.is_on = True
 
 
-def run_pipeline(
+def _run_pipeline(
     model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
 ) -> CompiledModel | FallbackModel:
     """The stages, one after the other."""
@@ -89,7 +89,7 @@ def run_pipeline(
     try:
         source = import_request(model, data, request.input_shapes)
         if source.cut is not None:
-            check_rest(source.cut, compiler)
+            _check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
         return fallback_model(open_model(model), error, compiler.num_threads)
     with keeping_best():
@@ -97,7 +97,7 @@ def run_pipeline(
         ready = prepare_quantization(calibrated_model, request)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
-        compiled = int8_model(ready, compiler)
+        compiled = _int8_model(ready, compiler)
         if source.cut and request.verify and not isinstance(compiled, CompiledModel):
             compiled = check_whole(compiled, source.family.signature, calibrated_model.checks)
     if request.measure_latency:
@@ -105,7 +105,7 @@ def run_pipeline(
     return compiled
 
 
-def tail_behind(
+def _tail_behind(
     calibrated: Calibrated, request: QuantizationRequest, compiler: Compiler
 ) -> StagedTail | None:
     """The part behind the compiled one as far as it is compiled, too; None for a whole model."""
@@ -119,17 +119,17 @@ def tail_behind(
     def on_tail(
         model: Any, data: Any, tail_request: QuantizationRequest
     ) -> CompiledModel | FallbackModel:
-        return run_pipeline(model, data, tail_request, compiler)
+        return _run_pipeline(model, data, tail_request, compiler)
 
     return int8_tail(cut, samples, request, compiler, on_tail)
 
 
-def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+def _int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model quantized, compiled and checked, under the request's contract if it has one."""
     calibrated, request = prepared.calibrated, prepared.request
     cut, contract = calibrated.imported.cut, request.contract
-    tail = tail_behind(calibrated, request, compiler)
-    whole = whole_model(cut, tail)
+    tail = _tail_behind(calibrated, request, compiler)
+    whole = _whole_model(cut, tail)
     if contract is None:
         with kernels_ahead(compiler) as load_kernels:
             candidate = quantize_cases(prepared, converted=load_kernels)
@@ -139,11 +139,11 @@ def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | Partly
         return whole(controlled.head)
     minutes = controlled.deadline.minutes_left
     plain = replace(request, max_drop=None, validation_fn=None, max_minutes=minutes)
-    in_int8 = partial(tail_behind, calibrated, plain, compiler)
-    return under_contract(controlled, tail, in_int8, partial(whole_model, cut))
+    in_int8 = partial(_tail_behind, calibrated, plain, compiler)
+    return under_contract(controlled, tail, in_int8, partial(_whole_model, cut))
 
 
-def check_rest(cut: Cut, compiler: Compiler) -> None:
+def _check_rest(cut: Cut, compiler: Compiler) -> None:
     """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
     try:
         check_tail(cut.split, compiler.num_threads)
@@ -165,12 +165,12 @@ def quantize_under(
         raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
         ready = prepare_quantization(calibrate(import_request(graph, samples), request), request)
-        model = int8_model(ready, compiler)
+        model = _int8_model(ready, compiler)
         assert isinstance(model, CompiledModel)
         return model
 
 
-def whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:
+def _whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:
     """A function that completes the compiled part to the user's model; ``tail``: the rest of it, if
     that is compiled in part.
     """

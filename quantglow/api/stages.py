@@ -166,7 +166,7 @@ def quantize(
     the workers are not, or give no result.
     """
     graph, data = as_onnx(graph, data)
-    chosen = resolve_config(config)
+    chosen = _resolve_config(config)
     workers = None if client is None else require_client(client)
     if workers is not None and (data is None or chosen.weights is not None or not chosen.recovery):
         raise OptionError(
@@ -235,7 +235,7 @@ def diagnose(
     sensitivity = flag("sensitivity", sensitivity)
     measure_speed = flag("measure_speed", measure_speed)
     progress = progress_mode("progress", progress)
-    config = resolve_config(config)
+    config = _resolve_config(config)
     if config.weights is not None:
         raise OptionError(
             "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at the "
@@ -265,28 +265,30 @@ def diagnose(
             shown=worst,
         )
         return (
-            with_speed(diagnosed, candidate) if measure_speed else with_source(diagnosed, candidate)
+            _with_speed(diagnosed, candidate)
+            if measure_speed
+            else _with_source(diagnosed, candidate)
         )
 
 
-def with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:
+def _with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:
     """The diagnosis with times of layers and a timeline, or a note why there are none."""
     try:
         speeds, trace = time_layers(candidate, Compiler.of())
     except BackendError as error:
         note = f"the time of layers was not measured: {error}"
-        return with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), candidate)
-    return with_source(replace(diagnosed, speeds=speeds), candidate, trace)
+        return _with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), candidate)
+    return _with_source(replace(diagnosed, speeds=speeds), candidate, trace)
 
 
-def with_source(
+def _with_source(
     diagnosed: Diagnosis, candidate: QuantizedCases, trace: Mapping[str, Any] | None = None
 ) -> Diagnosis:
     """The diagnosis with the name, histograms and options that its page shows."""
     return replace(diagnosed, source=page_source(candidate, trace))
 
 
-def resolve_config(config: QuantizationConfig | None) -> QuantizationConfig:
+def _resolve_config(config: QuantizationConfig | None) -> QuantizationConfig:
     """The options, or those that are the default.  Raises ``OptionError``."""
     if config is None:
         return QuantizationConfig()

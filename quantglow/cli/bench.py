@@ -20,11 +20,12 @@ from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
     MACHINE,
     model_argument,
+    option_flags,
+    parse_shapes,
     steps_arguments,
     trace_argument,
 )
 from quantglow.cli.files import SAVED, is_saved, open_model
-from quantglow.cli.options import option_flags, parse_shapes
 from quantglow.cli.steps import parse_steps, step_words
 from quantglow.evaluation.baselines.latency import PEERS, Contender, compare_latency
 from quantglow.evaluation.call_times import CallReport, profile_calls
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--streams",
-        type=stream_argument,
+        type=_stream_argument,
         default=AUTO,
         help="inferences at once in throughput mode (default: one for each thread)",
     )
@@ -101,22 +102,24 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """
     if not options.seconds > 0:
         raise OptionError(f"seconds must be positive, got {options.seconds}")
-    source = compare_file(options)
+    source = _compare_file(options)
     busy = busy_note()
     compiled = open_model(options)
     feeds = draw_feeds(compiled, parse_shapes(options))
     sizes = [None if n is None else integer("batch_sizes", n, 1) for n in options.batch_sizes]
     try:
-        beside = beside_others(compiled, feeds, source, options) if source else None
-        rows = list(measure_rows(compiled, [with_batch(feeds, n) for n in sizes], options, beside))
+        beside = _beside_others(compiled, feeds, source, options) if source else None
+        rows = list(
+            _measure_rows(compiled, [_with_batch(feeds, n) for n in sizes], options, beside)
+        )
     except InputError as error:
         raise OptionError(
             f"the model does not run on the shapes that bench chose: {error} Or give them with "
             "--input-shapes NAME:D,D,…"
         ) from error
-    calls = kernel_times(compiled, feeds) if options.layers else None
+    calls = _kernel_times(compiled, feeds) if options.layers else None
     if options.timeline:
-        compiled.trace(with_batch(feeds, sizes[0]), options.timeline)
+        compiled.trace(_with_batch(feeds, sizes[0]), options.timeline)
     if options.json:
         facts = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
         facts |= {"layers": calls.to_json()} if calls else {}
@@ -135,7 +138,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(calls_table(calls).rich(), kernels_table(calls).rich())
 
 
-def compare_file(options: argparse.Namespace) -> str:
+def _compare_file(options: argparse.Namespace) -> str:
     """The ONNX file that other runtimes run; empty if none is asked for.  Raises
     ``OptionError``."""
     if not options.compare:
@@ -149,15 +152,15 @@ def compare_file(options: argparse.Namespace) -> str:
     return os.path.abspath(str(options.onnx or options.model))
 
 
-def beside_others(
+def _beside_others(
     compiled: CompiledModel | FallbackModel,
     feeds: Mapping[str, Array],
     source: str,
     options: argparse.Namespace,
 ) -> LatencyComparison:
     """Latencies beside other runtimes, on the first batch size."""
-    batch = with_batch(feeds, options.batch_sizes[0])
-    with file_with_steps(source, options) as path:
+    batch = _with_batch(feeds, options.batch_sizes[0])
+    with _file_with_steps(source, options) as path:
         latencies = compare_latency(
             lambda arrays: compiled.run(None, arrays),
             batch,
@@ -169,7 +172,7 @@ def beside_others(
 
 
 @contextmanager
-def file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
+def _file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
     """An ONNX file with the steps that the options name: ``source`` itself if there are none."""
     if not step_words(options):
         yield source
@@ -180,7 +183,7 @@ def file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
         yield str(path)
 
 
-def stream_argument(text: str) -> int | str:
+def _stream_argument(text: str) -> int | str:
     """A number of streams, or "auto"."""
     return text if text == AUTO else int(text)
 
@@ -201,7 +204,7 @@ class Row:
         """The figures of calls with ``feeds`` that took ``seconds`` together."""
         median, p90, p99 = (float(v) for v in np.percentile(latencies, [50, 90, 99]))
         shapes = {name: array.shape for name, array in feeds.items()}
-        return Row(shapes, median, p90, p99, batch_size(feeds) * len(latencies) / seconds)
+        return Row(shapes, median, p90, p99, _batch_size(feeds) * len(latencies) / seconds)
 
     @property
     def batch(self) -> int:
@@ -228,7 +231,7 @@ class Row:
         return f"batch {self.batch} ({inputs}): {times}; {self.per_second:.0f} samples/s"
 
 
-def measure_rows(
+def _measure_rows(
     compiled: CompiledModel | FallbackModel,
     batches: Sequence[Mapping[str, Array]],
     options: argparse.Namespace,
@@ -239,15 +242,15 @@ def measure_rows(
     if beside is not None and is_measured:
         times = beside.latencies[0].seconds
         yield Row.of(batches[0], times, sum(times))
-    yield from (row(compiled, feeds, options) for feeds in batches[is_measured:])
+    yield from (_row(compiled, feeds, options) for feeds in batches[is_measured:])
 
 
-def batch_size(feeds: Mapping[str, Array]) -> int:
+def _batch_size(feeds: Mapping[str, Array]) -> int:
     """The number of samples in feeds."""
     return max((len(a) for a in feeds.values() if a.ndim), default=1)
 
 
-def row(
+def _row(
     compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array], options: argparse.Namespace
 ) -> Row:
     """The figures of one batch size."""
@@ -263,7 +266,7 @@ def row(
     return Row.of(feeds, times, seconds)
 
 
-def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]:
+def _with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]:
     """The feeds with so many samples along axis 0 of each array; None: as they are."""
     if size is None:
         return dict(feeds)
@@ -275,7 +278,9 @@ def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]
         ) from error
 
 
-def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:
+def _kernel_times(
+    compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]
+) -> CallReport:
     """The time of every kernel.  Raises ``OptionError`` if the model has no kernels."""
     if isinstance(compiled, FallbackModel) or compiled.build.segments or compiled.build.is_part:
         raise OptionError(

@@ -19,6 +19,10 @@ from quantglow.cli.arguments import (
     QUANTIZATION_CALL,
     calibration_arguments,
     model_argument,
+    open_samples,
+    option_flags,
+    option_values,
+    parse_shapes,
     quantization_arguments,
     refuse_without_data,
     schedule_argument,
@@ -26,7 +30,6 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.commands import next_step
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
-from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
 from quantglow.evaluation.report import Report
@@ -85,7 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_folder(options.output)
     settings = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
     BundleOptions(**settings).check(options.output)
-    compiled = open_model(options)
+    compiled = _open_model(options)
     shapes = parse_shapes(options) if is_saved(options.model) else {}
     compiled.export_bundle(options.output, input_shapes=shapes or None, **settings)
     file = Path(options.output) / f"{options.name}.json"
@@ -93,7 +96,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     report = compiled.report
     shown_report = None
     if isinstance(report, Report) and options.calibration_data:
-        words = next_step(report, options, options.output, building(options, facts))
+        words = next_step(report, options, options.output, _building(options, facts))
         shown_report = ReportView(report, next_step=words)
     shown = BundleReport(options.output, file.name, facts, shown_report)
     console.print(shown, highlight=False, crop=False)
@@ -124,7 +127,7 @@ class BundleReport(Tabular):
 
     def tables(self) -> Iterator[ReportTable]:
         """Files, inputs and outputs; the tables of the report."""
-        yield from tables(self.manifest, self.facts)
+        yield from _tables(self.manifest, self.facts)
         yield from self.report.tables() if self.report else ()
 
     def closing(self) -> Iterator[str]:
@@ -132,7 +135,7 @@ class BundleReport(Tabular):
         yield from self.report.closing() if self.report else ()
 
 
-def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
+def _open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``."""
     if not options.calibration_data:
         refuse_without_data(options, "quantize_output")
@@ -150,7 +153,7 @@ def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     )
 
 
-def building(options: argparse.Namespace, facts: Mapping[str, Any]) -> list[str]:
+def _building(options: argparse.Namespace, facts: Mapping[str, Any]) -> list[str]:
     """The command that prepares a build of the bundle, or measures its model."""
     if "CMakeLists.txt" in facts["files"]:
         return ["cmake", "-S", options.output, "-B", str(Path(options.output) / "build")]
@@ -170,7 +173,7 @@ def verdict(folder: str, facts: Mapping[str, Any]) -> str:
     return f"{files}, {len(facts['files']) + 1} files\nflash {flash}\nRAM {ram}"
 
 
-def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[ReportTable]:
+def _tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     """The files with their sizes, then inputs and outputs."""
     rows = [(file, str(listed["nbytes"])) for file, listed in facts["files"].items()]
     yield ReportTable("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from quantglow.api import stages
 from quantglow.api.quantize_and_compile import quantize_under
+from quantglow.cli.arguments import option_flags
 from quantglow.cli.files import check_writable
-from quantglow.cli.options import option_flags
 from quantglow.cli.recipe import Recipe, load_images, load_recipe
 from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
 from quantglow.evaluation.metrics import ErrorSums
@@ -82,14 +82,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
             f"the profile is not written: Ctrl-C ended it after {profile.samples} of {len(feeds)} "
             "images. Remedy: let it end."
         )
-    measured = evaluate(recipe, graph, compiled, read)
+    measured = _evaluate(recipe, graph, compiled, read)
     if options.update_profile and recipe.profile:
         profile.save(recipe.profile)
-    figures = (*gate_figures(recipe, measured), *profile_figures(recipe, profile))
+    figures = (*_gate_figures(recipe, measured), *_profile_figures(recipe, profile))
     missed = [f"{f.name} {f.value}, wanted {f.limit}" for f in figures if f.missed]
     words = f"misses its gate: {'; '.join(missed)}" if missed else "holds its gate"
     console.print(f"{recipe.path.name} {words}.", highlight=False, markup=False, soft_wrap=True)
-    console.print(results_table(recipe, measured, figures).rich())
+    console.print(_results_table(recipe, measured, figures).rich())
     if missed:
         raise AccuracyDropError(
             f"recipe {str(recipe.path)!r} misses its gate: {'; '.join(missed)}. Remedy: look at "
@@ -105,10 +105,10 @@ def prepare(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
         raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
     graph = stages.open_float_graph(stages.import_model(recipe.model, recipe.input_shapes or None))
     images, _ = load_images(recipe.calibration, recipe.steps)
-    return graph, feeds_of_images(graph, images)
+    return graph, _feeds_of_images(graph, images)
 
 
-def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
+def _feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     """One feed for each image.
 
     Raises ``ModelError`` unless the model takes images one by one, ``CalibrationError`` for images
@@ -120,13 +120,13 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     return list[Feeds](read_feeds(images, graph.signature))
 
 
-def evaluate(
+def _evaluate(
     recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
 ) -> MeasuredAccuracy:
     """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
     images, labels = load_images(recipe.evaluation, recipe.steps)
     check_labels(labels, recipe.answers, graph)
-    feeds = feeds_of_images(graph, images)
+    feeds = _feeds_of_images(graph, images)
     sums = [ErrorSums() for _ in graph.outputs]
     answers, got, names = list[Any](), list[Any](), set[str]()
     for start in range(0, len(feeds), PIECE):
@@ -145,7 +145,7 @@ def evaluate(
     return MeasuredAccuracy(len(feeds), name, worst, same(answers, got), *accuracies)
 
 
-def gate_figures(recipe: Recipe, measured: MeasuredAccuracy) -> Iterator[Figure]:
+def _gate_figures(recipe: Recipe, measured: MeasuredAccuracy) -> Iterator[Figure]:
     """Each figure with its gate; a limit on a figure that cannot be measured is missed."""
     gate, known = recipe.gate, measured.accuracy is not None
     drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if known else None
@@ -167,7 +167,7 @@ def _figure(
     return Figure(name, number(value, pattern), shown, not good)
 
 
-def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
+def _profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
     """Deviation of the recorded profile from the new one."""
     if recipe.profile is None:
         return
@@ -197,7 +197,7 @@ def deviation(recorded: Profile, profile: Profile) -> float:
     return max(distances)
 
 
-def results_table(
+def _results_table(
     recipe: Recipe, measured: MeasuredAccuracy, figures: tuple[Figure, ...]
 ) -> ReportTable:
     """All figures with their limits, and whether they hold."""

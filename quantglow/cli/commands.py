@@ -24,7 +24,11 @@ from quantglow.cli.arguments import (
     data_arguments,
     include_code_argument,
     model_argument,
+    open_samples,
+    option_flags,
+    option_values,
     output_argument,
+    parse_shapes,
     steps_arguments,
     trace_argument,
 )
@@ -41,7 +45,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     write_arrays,
 )
-from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps, step_words
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
@@ -118,7 +121,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     output = options.output or Path(options.model).stem + DEFAULT_ENDING
     inputs = (options.model, options.calibration_data, options.validation_data)
     check_writable(output, MODELS, [path for path in inputs if path], INT8_SHARE)
-    check_include_code(output, options.include_code)
+    _check_include_code(output, options.include_code)
     if not options.output and not options.json:
         console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
     try:
@@ -173,7 +176,7 @@ def compile(options: argparse.Namespace, console: Console) -> None:
     """Compile a model without quantization and save it."""
     refuse_shapes_of_saved(options)
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
-    check_include_code(options.output, options.include_code)
+    _check_include_code(options.output, options.include_code)
     compiled = open_model(options)
     console.print(compiled.report, crop=False)
     save(compiled, options.output, options.include_code, console)
@@ -201,7 +204,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     compiled = open_model(options)
     outputs = compiled.run(None, feeds)
     named = dict(zip((info.name for info in compiled.get_outputs()), outputs, strict=True))
-    console.print(outputs_table(named).rich())
+    console.print(_outputs_table(named).rich())
     if any(calls.onnxruntime for calls in compiled.answers):
         console.print(MEANWHILE)
     if options.output:
@@ -211,7 +214,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 # -- helpers
 
 
-def check_include_code(output: str, targets: Sequence[str]) -> None:
+def _check_include_code(output: str, targets: Sequence[str]) -> None:
     """Raise ``OptionError`` for code in a file that has none, or for a processor that is not here,
     before the work begins."""
     if targets and Path(output).suffix == ".onnx":
@@ -237,16 +240,16 @@ def save(
     return saved
 
 
-def extremes(array: Array) -> tuple[str, str, str]:
+def _extremes(array: Array) -> tuple[str, str, str]:
     """Smallest, largest, and index of the largest; blank for outputs that are empty or texts."""
     if not array.size or array.dtype.kind not in "biuf":
         return "", "", ""
     return f"{array.min():.6g}", f"{array.max():.6g}", str(int(array.argmax()))
 
 
-def outputs_table(outputs: Mapping[str, Array]) -> ReportTable:
+def _outputs_table(outputs: Mapping[str, Array]) -> ReportTable:
     rows = [
-        (name, f"{array.dtype}{list(array.shape)}", *extremes(array))
+        (name, f"{array.dtype}{list(array.shape)}", *_extremes(array))
         for name, array in outputs.items()
     ]
     numbers = ("smallest", "largest", "index of largest")

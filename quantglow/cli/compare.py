@@ -14,11 +14,13 @@ from quantglow.cli.arguments import (
     STEPS,
     calibration_arguments,
     model_argument,
+    open_samples,
+    option_flags,
+    option_values,
     quantization_arguments,
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx
-from quantglow.cli.options import open_samples, option_flags, option_values
 from quantglow.evaluation.baselines.quantizers import PEER_QUANTIZERS
 
 

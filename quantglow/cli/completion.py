@@ -26,16 +26,16 @@ def run(options: argparse.Namespace, console: Console, top: argparse.ArgumentPar
 def script(top: argparse.ArgumentParser, shell: str) -> str:
     """The script for a shell.  Raises ``OptionError`` without shtab."""
     shtab = package("shtab", "completion", "a script of completions")
-    for action in file_actions(top):
+    for action in _file_actions(top):
         action.complete = shtab.FILE  # type: ignore[attr-defined]
     return str(shtab.complete(top, shell=shell))
 
 
-def file_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _file_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """The arguments of a parser and its commands that name files."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                yield from file_actions(command)
+                yield from _file_actions(command)
         elif action.metavar in FILES or action.dest in ("model", "recipe", "text"):
             yield action

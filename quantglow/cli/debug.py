@@ -12,13 +12,14 @@ from quantglow.api import stages
 from quantglow.cli.arguments import (
     calibration_arguments,
     model_argument,
+    open_samples,
     output_argument,
     parse_config,
+    parse_shapes,
     quantization_arguments,
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx, check_writable
-from quantglow.cli.options import open_samples, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         sensitivity=options.sensitivity,
         worst=options.worst,
         input_shapes=parse_shapes(options),
-        measure_speed=wants_speed(options),
+        measure_speed=_wants_speed(options),
         **parse_steps(options),
     )
     console.print(diagnosis, highlight=False, crop=False)
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         write(diagnosis, options.output)
 
 
-def wants_speed(options: argparse.Namespace) -> bool:
+def _wants_speed(options: argparse.Namespace) -> bool:
     """Whether to measure the time of layers: as the flag says, else for a page."""
     if options.measure_speed is not None:
         return bool(options.measure_speed)

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         example = make()
         console.rule(example.title)
         runners, report = prepare(example, threads)
-        console.print(report.headline, operators_line(report), sep="\n", highlight=False)
+        console.print(report.headline, _operators_line(report), sep="\n", highlight=False)
         console.print(stages_table(report).rich())
         console.print(results_table(example, runners, threads).rich())
     console.rule()
@@ -110,7 +110,7 @@ def accuracy(run: Runner, example: Example) -> float:
     return float(np.mean(np.array(classes) == example.labels))
 
 
-def operators_line(report: Report) -> str:
+def _operators_line(report: Report) -> str:
     """The operators in int8, what they are compared with, and the arena."""
     int8 = sum(layer.precision != "float" for layer in report.layers)
     return (

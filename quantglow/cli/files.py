@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.options import CompileOptions
-from quantglow.cli.options import option_values
+from quantglow.cli.arguments import option_values
 from quantglow.cli.steps import step_words
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
@@ -74,7 +74,7 @@ def check_writable(
     """
     if endings and Path(output).suffix not in endings:
         raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
-    if any(is_same_file(output, name) for name in inputs):
+    if any(_is_same_file(output, name) for name in inputs):
         raise OptionError(f"{output!r} would be read and overwritten. Remedy: another output name")
     try:
         nbytes = os.path.getsize(inputs[0]) if inputs and os.path.isfile(inputs[0]) else 0
@@ -90,14 +90,14 @@ def check_timeline(options: Mapping[str, Any]) -> None:
     """Raise ``OptionError`` for a timeline that replaces a file which a command reads or writes."""
     timelines = [options[name] for name in TIMELINES if options.get(name) is not None]
     files = [options[name] for name in FILES if options.get(name) is not None]
-    if any(is_same_file(timeline, file) for timeline in timelines for file in files):
+    if any(_is_same_file(timeline, file) for timeline in timelines for file in files):
         raise OptionError(
             "trace: it is a file that the command reads or writes. Remedy: another name for the "
             "timeline."
         )
 
 
-def is_same_file(one: str, other: str) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     """Whether two paths are those of one file, which need not exist."""
     try:
         return os.path.realpath(one) == os.path.realpath(other)

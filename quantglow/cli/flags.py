@@ -62,10 +62,10 @@ def with_config(words: Sequence[str], commands: dict[str, argparse.ArgumentParse
     config_words = [
         word for path in parsed.config for word in file_words(path, command, commands[command])
     ]
-    return [*words[: place + 1], *rest_behind(remainder, config_words)]
+    return [*words[: place + 1], *_rest_behind(remainder, config_words)]
 
 
-def rest_behind(remainder: Sequence[str], words: Sequence[str]) -> list[str]:
+def _rest_behind(remainder: Sequence[str], words: Sequence[str]) -> list[str]:
     """Positional arguments, then the file's flags, then those that were typed.
 
     A flag with several values would take a positional argument behind it.
@@ -76,7 +76,7 @@ def rest_behind(remainder: Sequence[str], words: Sequence[str]) -> list[str]:
 
 def file_words(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     """The flags of a file."""
-    for name, value in entries(path).items():
+    for name, value in _entries(path).items():
         flag = f"--{name.replace('_', '-')}"
         action = parser._option_string_actions.get(flag)
         if action is None or flag == FLAG:
@@ -84,10 +84,10 @@ def file_words(path: str, command: str, parser: argparse.ArgumentParser) -> Iter
                 f"{path}: {command} has no flag {flag}. Remedy: `quantglow help {command}` lists "
                 "its flags."
             )
-        yield from flag_words(flag, value, action, path)
+        yield from _flag_words(flag, value, action, path)
 
 
-def entries(path: str) -> dict[str, Any]:
+def _entries(path: str) -> dict[str, Any]:
     """The entries of a TOML file."""
     try:
         with open(path, "rb") as file:
@@ -102,10 +102,10 @@ def entries(path: str) -> dict[str, Any]:
         ) from error
 
 
-def flag_words(flag: str, value: Any, action: argparse.Action, path: str) -> list[str]:
+def _flag_words(flag: str, value: Any, action: argparse.Action, path: str) -> list[str]:
     """The words of one flag, as they would be typed."""
     if isinstance(value, bool) and action.nargs == 0:
-        return [flag] if value else [f"--no-{flag[2:]}"] if has_negative(action) else []
+        return [flag] if value else [f"--no-{flag[2:]}"] if _has_negative(action) else []
     values = value if isinstance(value, list) else [value]
     if not values or any(isinstance(v, bool | dict | list) for v in values):
         raise OptionError(f"{path}: {flag} cannot be {value!r}. Remedy: a text, a number or a list")
@@ -115,7 +115,7 @@ def flag_words(flag: str, value: Any, action: argparse.Action, path: str) -> lis
     return [f"{flag}={texts[0]}"] if len(texts) == 1 and action.nargs is None else [flag, *texts]
 
 
-def has_negative(action: argparse.Action) -> bool:
+def _has_negative(action: argparse.Action) -> bool:
     """Whether a flag can be turned off."""
     return isinstance(action, argparse.BooleanOptionalAction)
 
@@ -138,7 +138,7 @@ def in_flags(
         name, value, entry = match.groups()
         if name == command:
             return name
-        return word(flags[name], value or entry or "") if name in flags else match[0]
+        return _word(flags[name], value or entry or "") if name in flags else match[0]
 
     def bare(match: re.Match[str]) -> str:
         is_word = "_" not in match[1]  # "target" is one of English, too.
@@ -158,16 +158,16 @@ def command_flags(command: str, parsers: Mapping[str, argparse.ArgumentParser]) 
     return flags
 
 
-def word(flag: str, value: str) -> str:
+def _word(flag: str, value: str) -> str:
     """A flag and its value as words of a command line."""
     if value == "True":
         return flag
     if value == "False":
         return flag.replace("--", "--no-", 1)
-    return f"{flag} {shell_value(value)}".strip()
+    return f"{flag} {_shell_value(value)}".strip()
 
 
-def shell_value(value: str) -> str:
+def _shell_value(value: str) -> str:
     """A value of Python as one or more words."""
     if value[:1] == "{":
         sizes = value.replace(", ", ",").replace("…", SIZES)

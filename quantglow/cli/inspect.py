@@ -25,7 +25,10 @@ from quantglow.cli.arguments import (
     STEPS,
     calibration_arguments,
     model_argument,
+    open_samples,
+    option_values,
     parse_config,
+    parse_shapes,
     quantization_arguments,
     schedule_argument,
     steps_arguments,
@@ -38,7 +41,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     refuse_steps,
 )
-from quantglow.cli.options import open_samples, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
@@ -100,31 +102,31 @@ def run(options: argparse.Namespace, console: Console) -> None:
             f"--layer is for graphs and programs. Remedy: omit it for --stage {options.stage}."
         )
     if options.output is not None:
-        draw(options)
+        _draw(options)
         return
-    text = stage_text(options)
+    text = _stage_text(options)
     shown = text if options.layer is None else lines_about(text, options.layer)
     console.file.write(shown.rstrip("\n") + "\n")
 
 
-def draw(options: argparse.Namespace) -> None:
+def _draw(options: argparse.Namespace) -> None:
     """Write the arena over time as a picture.  Raises ``OptionError`` for other stages."""
     if options.stage != "memory":
         raise OptionError("output: only --stage memory has a picture. Remedy: omit the flag.")
     read = [file for file in (options.model, options.calibration_data) if file is not None]
     check_writable(options.output, PICTURES, read)
     refuse_shapes_of_saved(options)
-    footprint = Footprint.of(open_graph(options), options.target, options.schedule)
+    footprint = Footprint.of(_open_graph(options), options.target, options.schedule)
     with writing(options.output) as file:
         file.write_text(str(MemoryPicture(footprint.map)), encoding="utf-8")
 
 
-def stage_text(options: argparse.Namespace) -> str:
+def _stage_text(options: argparse.Namespace) -> str:
     """The text of the stage that ``options`` ask for."""
     refuse_shapes_of_saved(options)
     if options.stage == "report":
-        return report_text(open_report(options), options)
-    graph = open_graph(options)
+        return _report_text(_open_report(options), options)
+    graph = _open_graph(options)
     if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
@@ -136,7 +138,7 @@ def stage_text(options: argparse.Namespace) -> str:
     return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 
-def report_text(report: object, options: argparse.Namespace) -> str:
+def _report_text(report: object, options: argparse.Namespace) -> str:
     """Every table of a report, and the command to try next."""
     if not isinstance(report, Report):
         return str(report)
@@ -146,11 +148,11 @@ def report_text(report: object, options: argparse.Namespace) -> str:
     return str(ReportView(report, all_layers=True, next_step=step))
 
 
-def open_graph(options: argparse.Namespace) -> Graph:
+def _open_graph(options: argparse.Namespace) -> Graph:
     """The graph of the stage, or the graph that its program is made of."""
     if is_saved(options.model):
         refuse_steps(options)
-        return saved_graph(options.model)
+        return _saved_graph(options.model)
     if options.calibration_data and options.stage not in ("imported", "optimized"):
         request = QuantizationRequest(
             config=parse_config(options),
@@ -167,7 +169,7 @@ def open_graph(options: argparse.Namespace) -> Graph:
     return stages.open_float_graph(graph)
 
 
-def saved_graph(path: str) -> Graph:
+def _saved_graph(path: str) -> Graph:
     """The graph of a saved model.  Raises ``OptionError`` if it is empty: a model whose shapes are
     free has none before its first call.
     """
@@ -180,7 +182,7 @@ def saved_graph(path: str) -> Graph:
     return graph
 
 
-def open_report(options: argparse.Namespace) -> object:
+def _open_report(options: argparse.Namespace) -> object:
     """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
         refuse_steps(options)
@@ -203,9 +205,9 @@ def lines_about(text: str, pattern: str) -> str:
     ``OptionError`` if no name fits.
     """
     lines = text.splitlines()
-    matching = [line for line in lines if any(fits(name, pattern) for name in names_in(line))]
+    matching = [line for line in lines if any(_fits(name, pattern) for name in names_in(line))]
     if not matching:
-        raise OptionError(no_layer(pattern, [n for line in lines for n in names_in(line)]))
+        raise OptionError(_no_layer(pattern, [n for line in lines for n in names_in(line)]))
     return "\n".join(map(shorten, matching))
 
 
@@ -214,7 +216,7 @@ def names_in(line: str) -> list[str]:
     return [next(filter(None, groups)) for groups in NAMES.findall(line)]
 
 
-def fits(name: str, pattern: str) -> bool:
+def _fits(name: str, pattern: str) -> bool:
     """Whether a name fits, or that of the layer which it belongs to."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}:*")
 
@@ -228,7 +230,7 @@ def shorten(line: str) -> str:
     return NUMBERS.sub(cut, line)
 
 
-def no_layer(pattern: str, known: Sequence[str]) -> str:
+def _no_layer(pattern: str, known: Sequence[str]) -> str:
     """The message for a pattern that fits nothing, with the nearest names."""
     near = get_close_matches(pattern, sorted(set(known)), SUGGESTIONS, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "'*' fits any part of a name."

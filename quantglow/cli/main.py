@@ -60,17 +60,17 @@ class Command:
     example: str
 
 
-def help_arguments(parser: argparse.ArgumentParser) -> None:
+def _help_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", nargs="?", choices=list(COMMANDS), metavar="COMMAND")
 
 
-def print_help(options: argparse.Namespace, console: Console) -> None:
+def _print_help(options: argparse.Namespace, console: Console) -> None:
     """Print the help of a command, or of all."""
     with suppress(SystemExit):
         parser().parse_args([options.topic, "--help"] if options.topic else ["--help"])
 
 
-def print_completion(options: argparse.Namespace, console: Console) -> None:
+def _print_completion(options: argparse.Namespace, console: Console) -> None:
     """Print the script that completes this command line."""
     completion.run(options, console, parser())
 
@@ -78,8 +78,8 @@ def print_completion(options: argparse.Namespace, console: Console) -> None:
 COMMANDS: dict[str, Command] = {
     "help": Command(
         "show what a command does and its flags",
-        help_arguments,
-        print_help,
+        _help_arguments,
+        _print_help,
         "quantglow help quantize",
     ),
     "demo": Command(
@@ -157,7 +157,7 @@ COMMANDS: dict[str, Command] = {
     "completion": Command(
         "print a script that completes commands and flags in bash, zsh or fish",
         completion.add_arguments,
-        print_completion,
+        _print_completion,
         "quantglow completion bash > ~/.local/share/bash-completion/completions/quantglow",
     ),
     "debug": Command(
@@ -245,11 +245,11 @@ def parser() -> argparse.ArgumentParser:
             command_parser.add_argument(
                 FLAG, metavar="FILE", help="TOML file with flags of this command"
             )
-        command_parser.usage = usage(command_parser)
+        command_parser.usage = _usage(command_parser)
     return top
 
 
-def usage(parser: argparse.ArgumentParser) -> str:
+def _usage(parser: argparse.ArgumentParser) -> str:
     """Required arguments of a command, the model first: a flag with several values would swallow
     it.
     """
@@ -272,7 +272,7 @@ class _Parser(argparse.ArgumentParser):
             words = list(takewhile(_is_flag, words))
         for flag in filter(_is_flag, takewhile(lambda word: word != "--", words)):
             if (name := flag.partition("=")[0]) not in self._option_string_actions:
-                self.error(unknown_flag(name, list(self._option_string_actions)))
+                self.error(_unknown_flag(name, list(self._option_string_actions)))
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -285,7 +285,7 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def unknown_flag(name: str, known: Sequence[str]) -> str:
+def _unknown_flag(name: str, known: Sequence[str]) -> str:
     """Message for an unknown flag, with the nearest known one."""
     near = get_close_matches(name.replace("_", "-").lower(), known, 1)
     return f"there is no flag {name}" + (f", did you mean {near[0]}?" if near else "")

@@ -39,27 +39,27 @@ MAX_ELEMENTS = 64
 """Maximum size of an array whose values are printed, by default."""
 
 
-def by_name(passes: Iterable[Step]) -> dict[str, Step]:
+def _by_name(passes: Iterable[Step]) -> dict[str, Step]:
     """The passes by their names, in their order."""
     return {pass_name(step): step for step in passes}
 
 
-GRAPH_PASSES: dict[str, Pass] = by_name(
+GRAPH_PASSES: dict[str, Pass] = _by_name(
     [*single_passes((*FLOAT_PASSES, *QDQ_PASSES, *LOWERING_PASSES)), optimize, lower]
 )
 """Passes over graphs: those of ``optimize``, of models that come quantized, and of ``lower``."""
 
-NAMED_PROGRAM_PASSES: dict[str, ProgramPass] = by_name(PROGRAM_PASSES)
+NAMED_PROGRAM_PASSES: dict[str, ProgramPass] = _by_name(PROGRAM_PASSES)
 
 
-def choose(names: Iterable[str], passes: dict[str, Step], others: Iterable[str]) -> list[Step]:
+def _choose(names: Iterable[str], passes: dict[str, Step], others: Iterable[str]) -> list[Step]:
     """The passes of these names.  Raises ``OptionError``, with a near name; ``others`` are names of
     passes over the other representation.
     """
-    return [pass_named(name, passes, others) for name in names]
+    return [_pass_named(name, passes, others) for name in names]
 
 
-def pass_named(name: str, passes: dict[str, Step], others: Iterable[str]) -> Step:
+def _pass_named(name: str, passes: dict[str, Step], others: Iterable[str]) -> Step:
     if name in passes:
         return passes[name]
     if name in others:
@@ -120,17 +120,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     """Print what passes make of a text.  ``QUANTGLOW_DEBUG=2`` shows why they declined."""
-    console.file.write(text_for(options))
+    console.file.write(_text_for(options))
 
 
-def text_for(options: argparse.Namespace) -> str:
+def _text_for(options: argparse.Namespace) -> str:
     """The text that the options ask for."""
     if options.list:
-        return listing()
-    return f"{bisect_passes(options)}\n" if options.bisect else optimize_text(options)
+        return _listing()
+    return f"{_bisect_passes(options)}\n" if options.bisect else _optimize_text(options)
 
 
-def bisect_passes(options: argparse.Namespace) -> Bisection:
+def _bisect_passes(options: argparse.Namespace) -> Bisection:
     """The finding of ``bisect`` for an ONNX model.  Raises ``OptionError`` without samples."""
     if options.calibration_data is None:
         raise OptionError("bisect: give samples by --calibration-data")
@@ -138,22 +138,22 @@ def bisect_passes(options: argparse.Namespace) -> Bisection:
     return bisect(options.text, options.calibration_data, **parse_steps(options))
 
 
-def listing() -> str:
+def _listing() -> str:
     """Every pass with its summary, passes over graphs first."""
-    graphs, programs = table(GRAPH_PASSES), table(NAMED_PROGRAM_PASSES)
+    graphs, programs = _table(GRAPH_PASSES), _table(NAMED_PROGRAM_PASSES)
     return f"passes over graphs\n{graphs}\npasses over programs\n{programs}"
 
 
-def table(passes: dict[str, Callable[..., Any]]) -> str:
+def _table(passes: dict[str, Callable[..., Any]]) -> str:
     return "".join(f"  {name:32}{summary(step)}\n" for name, step in passes.items())
 
 
-def optimize_text(options: argparse.Namespace) -> str:
+def _optimize_text(options: argparse.Namespace) -> str:
     """The text of the graph or program after the passes that ``options`` name."""
     most = integer("max_elements", options.max_elements)
     if Path(options.text).suffix == ".onnx":
         graph = stages.import_model(options.text, **parse_steps(options))
-        return optimize_graph(graph, options.passes, most, options.verify)
+        return _optimize_graph(graph, options.passes, most, options.verify)
     if step_words(options):
         raise OptionError(
             "--before and --after are for ONNX models, and a text is a graph or a program already. "
@@ -161,8 +161,8 @@ def optimize_text(options: argparse.Namespace) -> str:
         )
     text = read_text(options.text)
     if text.startswith("program"):
-        return optimize_program(text, options.passes, most)
-    return optimize_graph(parse_graph(text, {}), options.passes, most, options.verify)
+        return _optimize_program(text, options.passes, most)
+    return _optimize_graph(parse_graph(text, {}), options.passes, most, options.verify)
 
 
 def read_text(path: str) -> str:
@@ -177,17 +177,17 @@ def read_text(path: str) -> str:
         ) from error
 
 
-def optimize_graph(graph: Graph, names: Iterable[str], most: int, verify: bool) -> str:
+def _optimize_graph(graph: Graph, names: Iterable[str], most: int, verify: bool) -> str:
     """The text of the graph after these passes."""
-    passes = choose(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
+    passes = _choose(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
     if verify:
         graph.verify()
     optimized = run_in_order(graph, passes, Graph.verify, always=verify)
     return print_with_arrays(optimized, most)
 
 
-def optimize_program(text: str, names: Iterable[str], most: int) -> str:
+def _optimize_program(text: str, names: Iterable[str], most: int) -> str:
     """The text of the program after these passes; reading it verifies it."""
-    passes = choose(names, NAMED_PROGRAM_PASSES, GRAPH_PASSES)
+    passes = _choose(names, NAMED_PROGRAM_PASSES, GRAPH_PASSES)
     program = run_in_order(parse_program(text, {}), passes, verify_program, always=True)
     return program.text(arrays_written_out(most))

@@ -151,7 +151,7 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
     )
 
 
-def repository(file: Path) -> Path:
+def _repository(file: Path) -> Path:
     """The folder that paths of a recipe must not leave: its repository, else its own folder."""
     folder = Path(os.path.realpath(file)).parent
     for candidate in (folder, *folder.parents):
@@ -161,7 +161,7 @@ def repository(file: Path) -> Path:
 
 
 def _inside(file: Path, text: str) -> Path:
-    root = repository(file)
+    root = _repository(file)
     path = Path(os.path.realpath(Path(os.path.realpath(file)).parent / text))
     if Path(text).is_absolute() or not path.is_relative_to(root):
         raise OptionError(

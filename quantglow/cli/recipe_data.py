@@ -76,7 +76,7 @@ def crop(images: ImageSet, side: Any) -> Array:
     return np.stack(crops)
 
 
-def clear_right(images: ImageSet, role: Any) -> Array:
+def _clear_right(images: ImageSet, role: Any) -> Array:
     """0 in every column from an image's width on; ``role`` names the array of widths."""
     widths = images.arrays.get(str(role))
     if widths is None or widths.shape != images.values.shape[:1]:
@@ -106,7 +106,7 @@ STEPS: dict[str, Callable[[ImageSet, Any], Array]] = {
     "crop": crop,
     "divide": divide,
     "subtract": subtract,
-    "zero_right_of": clear_right,
+    "zero_right_of": _clear_right,
 }
 
 
@@ -132,7 +132,7 @@ def _numbers(step: str, value: Any, images: ImageSet) -> Array:
     return np.array(value, np.float32)
 
 
-def largest(model: Path) -> Reader:
+def _largest(model: Path) -> Reader:
     """The index of the largest score."""
     del model
     return lambda scores: int(np.argmax(scores))
@@ -166,7 +166,7 @@ def text(model: Path) -> Reader:
     return read
 
 
-READERS: dict[str, Callable[[Path], Reader]] = {"class": largest, "text": text}
+READERS: dict[str, Callable[[Path], Reader]] = {"class": _largest, "text": text}
 
 
 def check_labels(labels: Array | None, answers: str, graph: Graph) -> None:

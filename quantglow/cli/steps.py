@@ -68,7 +68,7 @@ def parse(option: str, text: str) -> steps.Step:
         ) from error
 
 
-def fraction(text: str) -> float:
+def _fraction(text: str) -> float:
     """The number of ``1/255`` or ``0.5``; never a ``Fraction``, whose digits may fill memory."""
     above, slash, below = text.partition("/")
     return float(above) / float(below) if slash else float(above)
@@ -76,7 +76,7 @@ def fraction(text: str) -> float:
 
 def normalize(*words: str) -> steps.Normalize:
     """The first half are means, the second half standard deviations."""
-    numbers, half = tuple(map(fraction, words)), len(words) // 2
+    numbers, half = tuple(map(_fraction, words)), len(words) // 2
     if len(words) != 2 * half:
         raise ValueError("an odd number of numbers")
     return steps.Normalize(numbers[:half], numbers[half:])
@@ -94,7 +94,7 @@ STEPS: dict[str, Callable[..., steps.Step]] = {
     "element-type": steps.ElementType,
     "layout": steps.Layout,
     "normalize": normalize,
-    "rescale": lambda factor: steps.Rescale(fraction(factor)),
+    "rescale": lambda factor: steps.Rescale(_fraction(factor)),
     "resize": resize,
     "reverse-channels": steps.ReverseChannels,
     "sigmoid": steps.Sigmoid,

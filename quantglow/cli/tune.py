@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow.cli.arguments import MACHINE, steps_arguments
+from quantglow.cli.arguments import MACHINE, option_flags, steps_arguments
 from quantglow.cli.bench import draw_feeds
 from quantglow.cli.files import open_model
-from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians
@@ -90,17 +89,17 @@ def run(options: argparse.Namespace, console: Console) -> None:
     facts: dict[str, Any] = {}
     if options.machine:
         fit = store(measure_core(lambda done: tell(f"{done} tiles timed")))
-        facts["machine"] = machine_json(fit)
+        facts["machine"] = _machine_json(fit)
         if not options.json:
             console.print(summary(fit), highlight=False, markup=False)
-            console.print(costs_table(fit).rich())
+            console.print(_costs_table(fit).rich())
     if options.model is not None:
-        facts |= tune_model(options, minutes, console)
+        facts |= _tune_model(options, minutes, console)
     if options.json:
         console.file.write(json.dumps(facts) + "\n")
 
 
-def tune_model(
+def _tune_model(
     options: argparse.Namespace, minutes: float | None, console: Console
 ) -> dict[str, Any]:
     """Measure the kernels of a model, and the whole model before and after."""
@@ -108,7 +107,7 @@ def tune_model(
     compiled = open_model(options)
     compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
     around = (time.monotonic() - start + 2 * COMPARED_SECONDS) / 60
-    with open_client(options.scheduler) as client, step("kernels are measured"):
+    with _open_client(options.scheduler) as client, step("kernels are measured"):
         time_left = time_for_kernels(minutes, around)
         tuning = tune_network(compiled, compiler, time_left, options.searcher, tell, client)
     assert isinstance(compiled, CompiledModel)
@@ -122,11 +121,11 @@ def tune_model(
         console.print(
             f"{len(tuning.records)} kernels measured, {faster} of them are faster now. One call "
             f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. "
-            + advice(tuning, faster),
+            + _advice(tuning, faster),
             highlight=False,
         )
         if faster:
-            console.print(choices_table(tuning).rich())
+            console.print(_choices_table(tuning).rich())
     records = [json.loads(record.line()) for record in tuning.records]
     return {"records": records, "seconds": times, "kept": tuning.is_kept}
 
@@ -136,7 +135,7 @@ def time_for_kernels(minutes: float | None, around: float) -> float | None:
     return None if minutes is None else max(minutes - around, MIN_SHARE * minutes)
 
 
-def advice(tuning: Tuning, faster: int) -> str:
+def _advice(tuning: Tuning, faster: int) -> str:
     """The use of a tuning with so many faster kernels."""
     if not tuning.records:
         return MEASURED_BEFORE + KEPT
@@ -146,7 +145,7 @@ def advice(tuning: Tuning, faster: int) -> str:
 
 
 @contextmanager
-def open_client(address: str | None) -> Iterator[Any]:
+def _open_client(address: str | None) -> Iterator[Any]:
     """A client of the Dask scheduler at an address; None where none is given.  Raises
     ``OptionError``."""
     if address is None:
@@ -169,7 +168,7 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def choices_table(tuning: Tuning) -> ReportTable:
+def _choices_table(tuning: Tuning) -> ReportTable:
     """The choices that are faster than the default, the best first."""
     better = [record for record in tuning.records if record.choice is not None]
     better.sort(key=ratio)
@@ -192,7 +191,7 @@ def ratio(record: Record) -> float:
     return float(np.median(np.divide(record.seconds, record.default_seconds)))
 
 
-def machine_json(core_fit: CoreFit) -> dict[str, object]:
+def _machine_json(core_fit: CoreFit) -> dict[str, object]:
     """The figures in types that ``json`` writes."""
     return {
         "path": str(core_fit.path),
@@ -203,15 +202,15 @@ def machine_json(core_fit: CoreFit) -> dict[str, object]:
     }
 
 
-def costs_table(core_fit: CoreFit) -> ReportTable:
+def _costs_table(core_fit: CoreFit) -> ReportTable:
     """The costs, before and now."""
-    before, now = map(cost_texts, (core_fit.listed, core_fit.core))
+    before, now = map(_cost_texts, (core_fit.listed, core_fit.core))
     rows = [(name, before[name], now[name]) for name in before]
     columns = ("cost", "before", "now")
     return ReportTable(f"Core of this machine ({core_fit.target.name})", columns, rows)
 
 
-def cost_texts(core: Core) -> dict[str, str]:
+def _cost_texts(core: Core) -> dict[str, str]:
     """Each cost as text."""
     return {name: str(value) for name, value in core_to_json(core).items()}
 

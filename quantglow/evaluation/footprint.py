@@ -25,8 +25,8 @@ from quantglow.ir.program.program import Alloc, Dealloc, Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.memory.planning import plan_program
 from quantglow.memory.schedule import MEMORY
+from quantglow.support.arrays import HasText
 from quantglow.support.classes import Concise
-from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ class Footprint(Concise, HasText):
             bundle.program.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,
-            tuple(layer_footprints(planned.program, emitted)),
+            tuple(_layer_footprints(planned.program, emitted)),
             MemoryMap.of(planned.program, planned.plan),
         )
 
 
-def layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
+def _layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
     """The calls of a program; a constant counts where it is read first."""
     live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:
-        weights = sum(emitted.constants[i].nbytes for i in new_constants(call, counted))
+        weights = sum(emitted.constants[i].nbytes for i in _new_constants(call, counted))
         yield LayerFootprint(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
-def new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
+def _new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
     """Numbers of the constants that no call before read."""
     for inner in call.nested():
         for pointer in inner.pointers:

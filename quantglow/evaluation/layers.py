@@ -185,7 +185,7 @@ def accumulate_errors(
     sums: dict[str, ErrorSums] = {}
 
     def compare(node: Node, value: Array) -> None:
-        if comparable(node, exact):
+        if _comparable(node, exact):
             sums[node.name] = ErrorSums.of(exact[node.name], real(value, node.type))
 
     interpret(graph, feeds, [compare, *listeners])
@@ -194,10 +194,10 @@ def accumulate_errors(
 
 def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, ErrorSums]:
     """Each node of the int8 graph, on exact operands, against the exact value of its name."""
-    return {node.name: ErrorSums.of(exact[node.name], v) for node, v in local_values(graph, exact)}
+    return {node.name: ErrorSums.of(exact[node.name], v) for node, v in _local_values(graph, exact)}
 
 
-def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Node, Array]]:
+def _local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Node, Array]]:
     """Each node of the int8 graph run on the exact values of its operands, rounded to their types.
 
     Yields the real numbers of the results.  A helper node that belongs to no float value (a
@@ -205,7 +205,7 @@ def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Nod
     """
     execution = Execution(graph, (), partial(_local, exact))
     for node, value in execution:
-        if node.operands and comparable(node, exact):
+        if node.operands and _comparable(node, exact):
             yield node, real(value.computed, node.type)
 
 
@@ -218,12 +218,12 @@ class _Local(NamedTuple):
 
 def _local(exact: Mapping[str, Array], node: Node, operands: Sequence[_Local]) -> _Local:
     value = compute_value(node, [operand.read for operand in operands], exact)
-    if not comparable(node, exact):
+    if not _comparable(node, exact):
         return _Local(value, value)
-    return _Local(value, round_to_type(exact[node.name], node.type))
+    return _Local(value, _round_to_type(exact[node.name], node.type))
 
 
-def comparable(node: Node, exact: Mapping[str, Array]) -> bool:
+def _comparable(node: Node, exact: Mapping[str, Array]) -> bool:
     """Whether the float graph computed the value of this node."""
     if isinstance(node, Constant) or node.name not in exact:
         return False
@@ -236,7 +236,7 @@ def real(value: Array, kind: TensorType) -> Array:
     return value if kind.quant is None else dequantize(value, kind.params)
 
 
-def round_to_type(value: Array, kind: TensorType) -> Array:
+def _round_to_type(value: Array, kind: TensorType) -> Array:
     """A float value in the type of a node."""
     return value if kind.quant is None else quantize(value, kind.element)
 
@@ -304,7 +304,7 @@ def _of_sample(
     interpret(float_graph, feeds, [exact.__setitem__])
     by_name = {node.name: value for node, value in exact.items()}
     outputs = logit_outputs(float_graph)
-    for node, value in local_values(int8_graph, by_name):
+    for node, value in _local_values(int8_graph, by_name):
         if node.name in layers:
             layer = float_graph.by_name(node.name)
             ends = consequences(float_graph, exact, layer, value, outputs)

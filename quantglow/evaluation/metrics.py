@@ -205,13 +205,13 @@ def quantized_ranges(graph: Graph) -> dict[str, Range]:
     """The range of each quantized value; that of a conversion counts for the value in its name."""
     ranges: dict[str, Range] = {}
     for node in graph.nodes:
-        if (stored := stored_range(node.type)) is not None:
+        if (stored := _stored_range(node.type)) is not None:
             ranges[node.name] = stored
             ranges.setdefault(node.name.rpartition(":")[0], stored)
     return ranges
 
 
-def stored_range(kind: TensorType) -> Range | None:
+def _stored_range(kind: TensorType) -> Range | None:
     """The reals of the lowest and the highest code; None for float, and for a range per channel."""
     if kind.quant is None or kind.quant.axis is not None:
         return None

@@ -103,7 +103,7 @@ def compare_output(
     sums = sum(map(ErrorSums.of, expected, results), ErrorSums())
     is_integer = any(array.dtype.kind in "iub" for array in expected)
     pairs = zip(expected, results, strict=True) if classes or is_integer else ()
-    same = partial(equal_answers, classes=classes) if is_integer else top1_agreement
+    same = partial(_equal_answers, classes=classes) if is_integer else top1_agreement
     hits = [same(_rows(w), _rows(f)) for w, f in pairs if w.size]
     agreement = float(np.mean(hits)) if hits else None
     return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement, is_integer)
@@ -122,7 +122,7 @@ def with_logits(
     return tuple(replace(output, logits_db=behind.get(output.name)) for output in outputs)
 
 
-def equal_answers(reference: Array, value: Array, classes: bool) -> float:
+def _equal_answers(reference: Array, value: Array, classes: bool) -> float:
     """Share of integers that are equal; with ``classes`` only the first of each row counts."""
     answers, other = (reference[:, :1], value[:, :1]) if classes else (reference, value)
     return float(np.mean(answers == other))

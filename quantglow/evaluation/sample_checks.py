@@ -79,7 +79,7 @@ class SampleChecks:
     def add(self, feeds: Mapping[str, Array], digest: bytes) -> None:
         """Count a sample."""
         self.count += 1
-        self.constant += is_constant(feeds)
+        self.constant += _is_constant(feeds)
         self.digests.add(digest)
 
     def warnings(self) -> list[str]:
@@ -102,7 +102,7 @@ class SampleChecks:
         return warnings
 
 
-def is_constant(feeds: Mapping[str, Array]) -> bool:
+def _is_constant(feeds: Mapping[str, Array]) -> bool:
     """Whether all inputs with more than one element are constant, and there is such an input."""
     large = [array for array in feeds.values() if array.size > 1]
     return bool(large) and all(bool((array == array.flat[0]).all()) for array in large)

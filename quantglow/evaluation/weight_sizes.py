@@ -9,7 +9,7 @@ from typing import Any
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.runtime.saved.stored_arrays import stored_nbytes
-from quantglow.support.views import HasText
+from quantglow.support.arrays import HasText
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class WeightSizes(HasText):
     @staticmethod
     def of(before: Graph, after: Graph) -> WeightSizes:
         """The sizes of two graphs."""
-        return WeightSizes(constants_nbytes(before), constants_nbytes(after))
+        return WeightSizes(_constants_nbytes(before), _constants_nbytes(after))
 
     def with_tail(self, float_nbytes: int, inside: WeightSizes | None) -> WeightSizes:
         """The sizes with a tail of float weights, those ``inside`` its int8 part once."""
@@ -47,6 +47,6 @@ class WeightSizes(HasText):
         return WeightSizes(int(data["float_nbytes"]), int(data["quantized_nbytes"]))
 
 
-def constants_nbytes(graph: Graph) -> int:
+def _constants_nbytes(graph: Graph) -> int:
     """Bytes that a file has of the constants of a graph, those in bodies of loops included."""
     return stored_nbytes(n.value for n in graph.every_node() if isinstance(n, Constant))

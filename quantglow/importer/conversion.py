@@ -33,8 +33,8 @@ def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
         from quantglow.importer.torch.modules import convert  # imports torch
 
         return convert(model, data)
-    if is_tflite(model):
-        return from_tflite(model), data
+    if _is_tflite(model):
+        return _from_tflite(model), data
     if is_estimator(model):
         return from_sklearn(model, data)
     return model, data
@@ -51,14 +51,14 @@ def model_as_onnx(model: Any, samples: Any) -> Any:
     return converted
 
 
-def is_tflite(model: Any) -> bool:
+def _is_tflite(model: Any) -> bool:
     """Whether a model is a path that ends in ``.tflite``, or the bytes of such a file."""
     if isinstance(model, bytes):
         return model[MARK_OFFSET : MARK_OFFSET + len(MARK)] == MARK
     return isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".tflite")
 
 
-def from_tflite(model: Any) -> Any:
+def _from_tflite(model: Any) -> Any:
     """The ``ModelProto`` of a TFLite file.  Raises ``ModelError``."""
     package("tflite", "tflite", "a TFLite file")
     from quantglow.importer.onnx.reading.loading import read_file

@@ -27,18 +27,18 @@ def quiet(*packages: str) -> Iterator[None]:
         undo.enter_context(redirect_stderr(StringIO()))
         undo.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        for handler in log_handlers(packages):
-            handler.addFilter(refuse)
-            undo.callback(handler.removeFilter, refuse)
+        for handler in _log_handlers(packages):
+            handler.addFilter(_refuse)
+            undo.callback(handler.removeFilter, _refuse)
         yield
 
 
-def refuse(record: logging.LogRecord) -> bool:
+def _refuse(record: logging.LogRecord) -> bool:
     """A filter that no record passes."""
     return False
 
 
-def log_handlers(packages: tuple[str, ...]) -> set[logging.Handler]:
+def _log_handlers(packages: tuple[str, ...]) -> set[logging.Handler]:
     """The handlers of the packages' own loggers."""
     loggers = logging.root.manager.loggerDict
     names = [*packages, *(n for n in loggers if n.partition(".")[0] in packages)]
@@ -60,7 +60,7 @@ def from_sklearn(estimator: Any, data: Any) -> tuple[Any, Any]:
     skl2onnx refuses, ``CalibrationError`` for rows that are not a table of numbers.
     """
     skl2onnx = package("skl2onnx", "sklearn", "a model of scikit-learn")
-    rows = feature_table(estimator, data)
+    rows = _feature_table(estimator, data)
     options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
     with quiet("skl2onnx"):
         try:
@@ -72,7 +72,7 @@ def from_sklearn(estimator: Any, data: Any) -> tuple[Any, Any]:
             ) from error
 
 
-def feature_table(estimator: Any, data: Any) -> Array:
+def _feature_table(estimator: Any, data: Any) -> Array:
     """Rows of features in float32.  Raises ``CalibrationError``."""
     if data is None:
         raise ConversionError(

@@ -38,12 +38,12 @@ def find_branches(graph: Graph) -> list[Branch]:
     branches = []
     for condition, chosen in readers.items():
         for outcome in (True, False):
-            if nodes := only_behind(graph, chosen, outcome):
+            if nodes := _only_behind(graph, chosen, outcome):
                 branches.append(Branch(condition, outcome, nodes))
     return branches
 
 
-def only_behind(graph: Graph, chosen: Sequence[Where], outcome: bool) -> frozenset[Node]:
+def _only_behind(graph: Graph, chosen: Sequence[Where], outcome: bool) -> frozenset[Node]:
     """The nodes that no output needs if none of the ``chosen`` nodes takes its x (``outcome``), or
     its y.
     """

@@ -52,8 +52,8 @@ class ReferenceExecutable(Concise):
         """Outputs in the program's order; feeds must match its inputs."""
         memory = self._memory(feeds)
         for step in self.program.instructions:
-            execute(step, memory)
-        return [view_array(view, memory).copy() for _, view in self.program.outputs]
+            _execute(step, memory)
+        return [_view_array(view, memory).copy() for _, view in self.program.outputs]
 
     def _memory(self, feeds: Mapping[str, Array]) -> dict[Buffer, Array]:
         arena = np.full(self.plan.peak_nbytes, POISON, np.uint8)
@@ -64,19 +64,19 @@ class ReferenceExecutable(Concise):
                 memory[buffer] = arena[offset : offset + buffer.nbytes]
             elif buffer.kind is BufferKind.CONSTANT:
                 assert buffer.value is not None
-                memory[buffer] = as_bytes(buffer.value)
+                memory[buffer] = _as_bytes(buffer.value)
             else:
                 memory[buffer] = np.full(buffer.nbytes, POISON, np.uint8)
         for name, view in self.program.inputs:
-            memory[view.buffer] = as_bytes(np.ascontiguousarray(feeds[name]))
+            memory[view.buffer] = _as_bytes(np.ascontiguousarray(feeds[name]))
         return memory
 
 
-def as_bytes(array: Array) -> Array:
+def _as_bytes(array: Array) -> Array:
     return np.frombuffer(array.tobytes(), np.uint8)
 
 
-def view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
+def _view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
     """The NumPy array that a view describes."""
     if not view.type.size:
         return np.empty(view.shape, view.type.dtype.numpy)
@@ -90,19 +90,19 @@ def view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
     )
 
 
-def execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
+def _execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
     """Run one instruction."""
     match step:
         case Alloc(buffer=buffer):
             memory[buffer][:] = POISON
         case Copy(src=src, dst=dst):
-            view_array(dst, memory)[...] = view_array(src, memory)
+            _view_array(dst, memory)[...] = _view_array(src, memory)
         case Fill(value=value):
             for box in step.boxes():
-                view_array(box, memory)[...] = value
+                _view_array(box, memory)[...] = value
         case Compute(op=op, inputs=inputs, output=output):
-            result = op.evaluate(*(view_array(view, memory) for view in inputs))
-            view_array(output, memory)[...] = result
+            result = op.evaluate(*(_view_array(view, memory) for view in inputs))
+            _view_array(output, memory)[...] = result
         case Repeat():
             repeat(step, memory)
         case Dealloc():
@@ -112,8 +112,8 @@ def execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
 def repeat(step: Repeat, memory: Mapping[Buffer, Array]) -> None:
     """Run a loop; views of loops inside of it do not move with it."""
     for trip in range(step.trips):
-        if step.condition is not None and not view_array(step.condition, memory).item():
+        if step.condition is not None and not _view_array(step.condition, memory).item():
             break
         for inner in step.body:
             moves = not isinstance(inner, Repeat)
-            execute(inner.mapped(lambda v: v.at_trip(trip)) if moves else inner, memory)  # noqa: B023
+            _execute(inner.mapped(lambda v: v.at_trip(trip)) if moves else inner, memory)  # noqa: B023

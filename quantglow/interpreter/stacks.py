@@ -236,13 +236,13 @@ def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[S
 def samples_together(node: Node) -> int:
     """Number of samples of a node to stack: a power of two."""
     largest = max([node.type.nbytes, *(o.type.nbytes for o in node.operands if _is_computed(o))])
-    fitting = min(max(STACK_NBYTES, weights_nbytes(node)) // max(largest, 1), MOST)
+    fitting = min(max(STACK_NBYTES, _weights_nbytes(node)) // max(largest, 1), MOST)
     if fitting < 2 or join(node, 2) is None:
         return 1
     return 1 << (fitting.bit_length() - 1)
 
 
-def weights_nbytes(node: Node) -> int:
+def _weights_nbytes(node: Node) -> int:
     """Size of the constant weights of a contraction, in bytes; 0 where there are none.  All samples
     of a stack share one reading of them."""
     weights = node.w if isinstance(node, Contraction) else None

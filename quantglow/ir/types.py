@@ -80,7 +80,7 @@ _DTYPES = {numpy: dtype for dtype, numpy in _NUMPY.items()}
 
 @dataclass(frozen=True, repr=False)
 class QuantParams(Concise):
-    """``scales`` and ``zero_points`` hold one entry per tensor, or one per index of ``axis``.
+    """``scales`` and ``_zero_points`` hold one entry per tensor, or one per index of ``axis``.
 
     Scales are kept as Python floats, rounded to what float32 represents.
     """

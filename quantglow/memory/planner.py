@@ -96,7 +96,7 @@ def plan_intervals(intervals: Sequence[Interval]) -> MemoryPlan:
     """The plan of buffers with these lives."""
     bound, together = lower_bound(intervals), alive_together(intervals)
     if together is None:
-        offsets = scan([(i.begin, i.end, i.nbytes) for i in intervals])
+        offsets = _scan([(i.begin, i.end, i.nbytes) for i in intervals])
         return build_plan(intervals, offsets, bound)
     best: list[int] = []
     best_peak = -1
@@ -261,7 +261,7 @@ class Gaps:
         return nbytes
 
 
-def scan(lives: Sequence[tuple[int, int, int]]) -> list[int]:
+def _scan(lives: Sequence[tuple[int, int, int]]) -> list[int]:
     """An offset for each (begin, end, nbytes), both ends included."""
     gaps, offsets = Gaps(sum(nbytes for *_, nbytes in lives)), [0] * len(lives)
     dying: list[tuple[int, int]] = []

@@ -58,10 +58,10 @@ class _Walk:
                 inside = _Walk(self.plan, self.slack_nbytes, self.written.copy(), self.unwritten)
                 inside.follow(step.body)
                 continue
-            for view in overread(step):
+            for view in _overread(step):
                 begin, end = self._read(view)
                 self.unwritten[begin:end] |= ~self.written[begin:end]
-            for view in written_views(step):
+            for view in _written_views(step):
                 self._write(view)
 
     def _read(self, view: View) -> tuple[int, int]:
@@ -82,7 +82,7 @@ class _Walk:
         places[...] = True
 
 
-def overread(step: Instruction) -> Iterator[View]:
+def _overread(step: Instruction) -> Iterator[View]:
     """Temporary operands beyond whose elements a kernel may read."""
     if isinstance(step, Compute):
         for node, view in zip(step.op.operands, step.inputs, strict=True):
@@ -90,7 +90,7 @@ def overread(step: Instruction) -> Iterator[View]:
                 yield view
 
 
-def written_views(step: Instruction) -> Iterator[View]:
+def _written_views(step: Instruction) -> Iterator[View]:
     """Views in the arena of which an instruction writes each element."""
     views = step.boxes() if isinstance(step, Fill) else step.outs
     yield from (view for view in views if view.buffer.kind is BufferKind.TEMP)

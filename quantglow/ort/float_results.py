@@ -35,8 +35,8 @@ def running(
 ) -> Iterator[Answer]:
     """Let onnxruntime compute the samples while the block runs, and later if the result is wanted.
 
-    The model is a path, bytes or ModelProto; ``output_names`` are names of its outputs (None: all).
-    Asking for the result raises ``IsolationError``.
+    The model is a path, bytes or ModelProto; ``_output_names`` are names of its outputs (None:
+    all). Asking for the result raises ``IsolationError``.
     """
     path, first = _locate_model(model)
     names = list(samples[0])

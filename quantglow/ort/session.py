@@ -158,7 +158,7 @@ def outputs(
     exact_sums: bool = True,
     output_names: Sequence[str] | None = None,
 ) -> list[Array]:
-    """The outputs of a model, ``output_names`` of them (None: all), for each sample in turn.
+    """The outputs of a model, ``_output_names`` of them (None: all), for each sample in turn.
 
     ``arrays``: the inputs of the samples likewise, each sample in the order of ``names``; first
     comes the model itself, as bytes, if there is no ``path``.

@@ -116,7 +116,7 @@ class Histogram:
     def _covering(self, low: float, high: float, *others: Histogram) -> Histogram:
         """Counts of all values in the canonical bins of ``[low, high]``."""
         exponent = bin_exponent(low, high)
-        start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
+        start, stop = _bin_index(low, exponent), _bin_index(high, exponent) + 1
         counts = np.zeros(stop - start, np.int64)
         for part in (self, *others):
             # Indices have at most 26 bits; shifts of 64 and more are undefined.
@@ -149,12 +149,12 @@ def bin_exponent(low: float, high: float) -> int:
     magnitude = math.frexp(max(abs(low), abs(high)))[1] - MANTISSA
     span = math.frexp(high - low)[1] - BINS.bit_length()
     exponent = max(magnitude if low or high else FINEST, span if high > low else FINEST, FINEST)
-    while bin_index(high, exponent) - bin_index(low, exponent) >= BINS:
+    while _bin_index(high, exponent) - _bin_index(low, exponent) >= BINS:
         exponent += 1
     return exponent
 
 
-def bin_index(x: float, exponent: int) -> int:
+def _bin_index(x: float, exponent: int) -> int:
     """``floor(x / 2**exponent)``, exact for float32 x."""
     return math.floor(math.ldexp(x, -exponent))
 
@@ -169,7 +169,7 @@ def _extremes(flat: Array) -> tuple[float, float]:
 
 def _of_finite(flat: Array, low: float, high: float) -> Histogram:
     exponent = bin_exponent(low, high)
-    start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
+    start, stop = _bin_index(low, exponent), _bin_index(high, exponent) + 1
     counts, zeros = np.zeros(stop - start, np.int64), 0
     # Indices are below 2**24, and float32 scales up exactly; scaling down needs float64.
     kind = np.float32 if FLOAT32_SCALES <= exponent <= 0 else np.float64
@@ -248,7 +248,7 @@ def minmax(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
     return Range(histogram.minimum, histogram.maximum)
 
 
-def by_percentile(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
+def _by_percentile(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
     """The range without ``(100 - percentile) / 2`` percent of the values on each side."""
     allowed = histogram.count * (100 - percentile) / 200
     edges, sums = histogram.edges, np.cumsum(histogram.counts)
@@ -257,7 +257,7 @@ def by_percentile(histogram: Histogram, percentile: float, mirrored: bool) -> Ra
     return Range(float(edges[min(first, len(edges) - 2)]), float(edges[last + 1]))
 
 
-def by_entropy(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
+def _by_entropy(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
     """The range whose 256-level version diverges least from the distribution (Kullback-Leibler; S.
     Migacz, 8-bit inference with TensorRT, 2017).
     """
@@ -269,7 +269,7 @@ def by_entropy(histogram: Histogram, percentile: float, mirrored: bool) -> Range
     return Range(float(low), float(high))
 
 
-def by_mse(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
+def _by_mse(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
     """The range with the smallest expected squared error: ``step**2 / 12`` for a value inside, the
     squared distance for one outside.
     """
@@ -293,9 +293,9 @@ def by_mse(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
 RANGE_METHODS: dict[str, Callable[[Histogram, float, bool], Range]] = {
     "auto": minmax,
     "minmax": minmax,
-    "percentile": by_percentile,
-    "entropy": by_entropy,
-    "mse": by_mse,
+    "percentile": _by_percentile,
+    "entropy": _by_entropy,
+    "mse": _by_mse,
 }
 
 

@@ -25,12 +25,11 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.support.arguments import brief, file_path, instance, is_series
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, HasDrawing
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError, OptionError, ProfileMismatchError
 from quantglow.support.files import DAMAGED_CONTENT, cause, writing
 from quantglow.support.processes.threads import run_undisturbed
-from quantglow.support.views import HasDrawing
 
 FORMAT = "quantglow-profile"
 VERSION = 1
@@ -111,14 +110,14 @@ class Profile(Concise, HasDrawing):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
         runs = sorted(self.cases.items())
-        write_profile(
+        _write_profile(
             file_path("path", path), self.source_hash, self.histograms, self.samples, runs
         )
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read a file of ``save``.  Raises ``FileFormatError``."""
-        source_hash, histograms, samples, runs = read_profile(file_path("path", path))
+        source_hash, histograms, samples, runs = _read_profile(file_path("path", path))
         return Profile(source_hash, histograms, samples, dict(runs))
 
     @staticmethod
@@ -132,7 +131,7 @@ class Profile(Concise, HasDrawing):
         return reduce(Profile.merge, parts)
 
 
-def write_profile(
+def _write_profile(
     path: str | os.PathLike[str],
     source_hash: str,
     histograms: Mapping[str, Histogram],
@@ -169,7 +168,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
+def _read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
     """Source hash, histograms, number of samples, and their shapes if the file has them.
 
     Raises ``FileFormatError``.

@@ -118,7 +118,7 @@ def _together(batches: Iterable[Located], family: Family) -> Iterator[list[Group
         waiting.append((feeds, graph))
         if graph not in sizes:
             sizes[graph] = peak_nbytes(graph)
-        is_full = len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == at_most()
+        is_full = len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == _at_most()
         if is_full or is_interrupted():  # After Ctrl-C no more samples are waited for.
             yield _groups(waiting, sizes)
             waiting = []
@@ -126,7 +126,7 @@ def _together(batches: Iterable[Located], family: Family) -> Iterator[list[Group
         yield _groups(waiting, sizes)
 
 
-def at_most() -> int:
+def _at_most() -> int:
     """Maximum number of batches that run at a time."""
     return min(at_once(), MOST_AT_ONCE) * MOST
 

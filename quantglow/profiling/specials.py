@@ -48,16 +48,16 @@ def brought(node: Node) -> Specials:
     """The special values that a node contains without its operands."""
     if isinstance(node, Constant):
         is_finite = not node.type.dtype.is_float or all(map(math.isfinite, node.extremes))
-        return NONE if is_finite else specials_in(node.value)
+        return NONE if is_finite else _specials_in(node.value)
     if isinstance(node, Pad):
-        return specials_in(np.float64(node.value))
+        return _specials_in(np.float64(node.value))
     if isinstance(node, Elementwise):
         numbers = [part.value for part in node.expression.parts() if part.op == "f"]
-        return specials_in(np.array(numbers, np.float64))
+        return _specials_in(np.array(numbers, np.float64))
     return NONE
 
 
-def specials_in(values: Array | np.floating) -> Specials:
+def _specials_in(values: Array | np.floating) -> Specials:
     """The special values among numbers."""
     masks = {-math.inf: values == -math.inf, math.inf: values == math.inf}
     masks[math.nan] = np.isnan(values)
@@ -92,7 +92,7 @@ def _images(node: Unary | Binary, operands: list[Specials]) -> Specials:
         results = node.function(*np.array(rows, np.float32).T)
     if isinstance(node, Binary):
         results = np.clip(results, node.low, node.high)
-    return specials_in(np.asarray(results)) & BOTH
+    return _specials_in(np.asarray(results)) & BOTH
 
 
 def _finite(operand: Node) -> tuple[float, ...]:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Dequantize, Quantize, Rescale
 from quantglow.ir.ops.arithmetic import quantize as quantized_array
 from quantglow.ir.types import ElementType

@@ -3,7 +3,7 @@
 The grid of each group (scale and zero point) is searched for the least squared error.  GPTQ
 (Frantar et al., 2023, arXiv:2210.17323) then rounds as ``rounding.techniques.round_weights`` does,
 on a grid that differs from group to group and with the second moments of the inputs instead of the
-covariance: no bias takes care of their means.  The moments are summed over samples in bounded
+covariance: no bias takes care of their means. The moments are summed over samples in bounded
 memory.
 """
 

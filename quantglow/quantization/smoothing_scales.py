@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node, may_change
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
 from quantglow.support.arrays import Array
 

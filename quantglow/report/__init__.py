@@ -1,7 +1,7 @@
 """The report: figures of a compilation, in words, tables and pages.
 
 ``Report`` and its figures come from ``evaluation``; they are shown by the views that
-``quantglow.support.views`` names.
+``quantglow.support.arrays`` names.
 """
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy

@@ -2,6 +2,8 @@
 
 >>> bars((0.5, 0.0, 1.0))
 '▄ █'
+
+Comparison with other quantizers: a table, bars, and a verdict in words.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +27,11 @@ from quantglow.evaluation.accuracy import (
     RightAnswers,
     worst_sqnr_db,
 )
+from quantglow.evaluation.baselines.latency import OURS
+from quantglow.evaluation.baselines.quantizers import QuantizerComparison, QuantizerFigures
 from quantglow.evaluation.metrics import CodeUse
-from quantglow.report.tables import Column, ReportTable, number
+from quantglow.report.speed import milliseconds
+from quantglow.report.tables import Bar, Column, ReportTable, Tabular, nbytes_text, number, text_bar
 
 MAX_DB = 100.0
 """SQNR in dB above which the figure of an output says no more."""
@@ -43,7 +49,7 @@ def bars(shares: Iterable[float]) -> str:
     return "".join(BARS[step] for step in steps)
 
 
-def decibels(value: float | None) -> str:
+def _decibels(value: float | None) -> str:
     """The SQNR of an output as text, up to ``MAX_DB``."""
     return f"> {MAX_DB:.0f}" if value is not None and value > MAX_DB else number(value)
 
@@ -78,7 +84,7 @@ OUTPUTS: tuple[Column[OutputAccuracy], ...] = (
         "SQNR dB",
         lambda output: output.sqnr_db,
         "{:.1f}",
-        text=lambda output: decibels(None if output.is_integer else output.sqnr_db),
+        text=lambda output: _decibels(None if output.is_integer else output.sqnr_db),
         digits=4,
     ),
     Column(
@@ -91,7 +97,7 @@ OUTPUTS: tuple[Column[OutputAccuracy], ...] = (
     Column("max error", lambda output: output.max_error, "{:.4g}", digits=4),
     Column("top-1 agreement", lambda output: output.top1_agreement, "{:.1%}", digits=4),
 )
-LOGITS = Column[OutputAccuracy]("logits dB", lambda output: output.logits_db, decibels)
+LOGITS = Column[OutputAccuracy]("logits dB", lambda output: output.logits_db, _decibels)
 """Columns of outputs; texts leave out the errors of integers, which are no quantities."""
 
 
@@ -125,7 +131,7 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> ReportTable:
     return ReportTable.of(title, (name, sqnr, *logits, *others), outputs)
 
 
-def error_columns(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
+def _error_columns(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
     """The columns of errors, sensitivities only if they are known."""
     if any(layer.sensitivity_db is not None for layer in layers):
         yield ALONE
@@ -138,7 +144,7 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
     """
     counts = Counter(layer.precision for layer in layers)
     title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    return ReportTable.of(title, (NAME, OP, PRECISION, *error_columns(layers), REASON), layers)
+    return ReportTable.of(title, (NAME, OP, PRECISION, *_error_columns(layers), REASON), layers)
 
 
 def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
@@ -148,7 +154,7 @@ def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
 
 def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[ReportTable, ReportTable]:
     """Table of some layers with all that is known of them: their errors, and their codes."""
-    errors = (NAME, OP, *error_columns(layers))
+    errors = (NAME, OP, *_error_columns(layers))
     uses = [LayerCodes(layer.name, layer.codes) for layer in layers if layer.codes]
     return (
         ReportTable.of(f"Worst int8 layers: {len(layers)}", errors, layers),
@@ -197,7 +203,7 @@ def headline(
     if not outputs:
         return ""
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-    figures = [*worst_figure(outputs)]
+    figures = [*_worst_figure(outputs)]
     figures += [f"{min(answers):.1%} equal answers"] if answers else []
     shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
     few = f" ({WHY_FEW[origin]})" if samples < FEWEST_SAMPLES and origin in WHY_FEW else ""
@@ -206,12 +212,12 @@ def headline(
     return f"{text} But see the warnings." if has_warnings else text
 
 
-def worst_figure(outputs: Sequence[OutputAccuracy]) -> Iterator[str]:
+def _worst_figure(outputs: Sequence[OutputAccuracy]) -> Iterator[str]:
     """The SQNR of the worst output; none if all have integers."""
     worst = worst_sqnr_db(outputs)
     if worst is not None:
         is_logits = worst in [output.logits_db for output in outputs]
-        yield f"{decibels(worst)} dB{' in the logits' if is_logits else ''}"
+        yield f"{_decibels(worst)} dB{' in the logits' if is_logits else ''}"
 
 
 def verdict(outputs: Sequence[OutputAccuracy]) -> str:
@@ -240,3 +246,89 @@ def right_answers_text(right: RightAnswers) -> str:
         f"Float finds {right.float_share:.2%} and int8 {right.int8_share:.2%} "
         f"of {right.labels} labels"
     )
+
+
+EQUAL = 0.01
+"""Difference of two figures, as a share, below which they are called equal."""
+
+QUANTIZERS: tuple[Column[QuantizerFigures], ...] = (
+    Column("quantizer", lambda row: row.name),
+    Column("SQNR dB", lambda row: row.sqnr_db, "{:.1f}"),
+    Column("equal answers", lambda row: row.agreement, "{:.1%}"),
+    Column("latency", lambda row: row.seconds, milliseconds),
+    Column("file", lambda row: row.nbytes, nbytes_text),
+    Column("calibration", lambda row: row.calibration_seconds, "{:.1f} s"),
+)
+"""Columns of quantizers, before the bars of their latencies."""
+
+
+@dataclass(frozen=True)
+class QuantizerComparisonView(Tabular):
+    """A comparison of quantizers: the verdict, a table, bars."""
+
+    comparison: QuantizerComparison
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The notes of the comparison."""
+        return self.comparison.notes
+
+    def tables(self) -> Iterator[ReportTable]:
+        """A row for each quantizer, with a bar as long as its latency."""
+        figures, rows = self.comparison, self.comparison.rows
+        longest = max((row.seconds for row in rows if row.seconds is not None), default=1.0)
+
+        def bar(row: QuantizerFigures) -> str:
+            return "" if row.seconds is None else text_bar(row.seconds / longest)
+
+        logits = any(o.logits_db is not None for row in rows for o in row.outputs)
+        title = f"int8 beside float, {figures.samples} sample(s) {figures.origin}"
+        title += f", {figures.num_threads} thread(s){', decibels of logits, too' if logits else ''}"
+        yield ReportTable.of(title, (*QUANTIZERS, Column("", bar)), rows)
+
+    def opening(self) -> Iterator[str]:
+        """The verdict."""
+        yield self.verdict
+
+    @property
+    def verdict(self) -> str:
+        """A sentence on accuracy and one on latency: quantglow beside the best of the others."""
+        _, ours, *others = self.comparison.rows
+        if not any(row.sqnr_db is not None for row in others):
+            return "No other quantizer made a model that runs."
+        doubt = ", but the machine is busy" if self.comparison.busy else ""
+        return f"{_accuracy_words(ours, others)}; {_latency_words(ours, others)}{doubt}."
+
+    def charts(self) -> Iterator[Sequence[Bar]]:
+        """Bars of accuracy and of latency."""
+        for key, text in (("sqnr_db", "{:.1f} dB".format), ("seconds", milliseconds)):
+            values = {row.name: getattr(row, key) for row in self.comparison.rows}
+            figures = {n: v for n, v in values.items() if v is not None and 0 < v < float("inf")}
+            longest = max(figures.values(), default=1.0)
+            yield [Bar(n, v / longest, text(v), n == OURS) for n, v in figures.items()]
+
+
+def _accuracy_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
+    """The SQNR of quantglow beside that of the best of the others."""
+    best = max((r for r in others if r.sqnr_db is not None), key=lambda r: r.sqnr_db or 0.0)
+    if ours.sqnr_db is None or best.sqnr_db is None:
+        return "the accuracy of quantglow is not known"
+    margin = ours.sqnr_db - best.sqnr_db
+    if abs(margin) < 0.05:
+        return f"quantglow is as close to float as {best.name} ({ours.sqnr_db:.1f} dB)"
+    side = "closer to" if margin > 0 else "further from"
+    pair = f"{ours.sqnr_db:.1f} and {best.sqnr_db:.1f} dB"
+    return f"quantglow is {abs(margin):.1f} dB {side} float than {best.name} ({pair})"
+
+
+def _latency_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
+    """The latency of quantglow beside that of the fastest of the others."""
+    ran = [(row.seconds, row.name) for row in others if row.seconds is not None]
+    if ours.seconds is None or not ran:
+        return "no other latency was measured"
+    seconds, name = min(ran)
+    ratio = seconds / ours.seconds
+    if abs(ratio - 1) < EQUAL:
+        return f"it is as fast as {name}"
+    words = "fast" if ratio > 1 else "slow"
+    return f"it is {max(ratio, 1 / ratio):.2f} times as {words} as {name}"

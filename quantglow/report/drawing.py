@@ -79,12 +79,12 @@ def blocks(names: Sequence[str]) -> list[Path]:
 
     A part that its block alone has adds nothing, and is left out.
     """
-    paths = [prefixes(name, name_separator(names)) for name in names]
+    paths = [_prefixes(name, _name_separator(names)) for name in names]
     counts = Counter(prefix for prefixes in paths for prefix in prefixes)
     return [tuple(keep(prefixes, counts, len(names))) for prefixes in paths]
 
 
-def name_separator(names: Sequence[str]) -> str:
+def _name_separator(names: Sequence[str]) -> str:
     """The first separator that half of the names have inside; a line feed if there is none."""
     for separator in SEPARATORS:
         if 2 * sum(separator in name.strip(separator) for name in names) > len(names):
@@ -92,7 +92,7 @@ def name_separator(names: Sequence[str]) -> str:
     return "\n"
 
 
-def prefixes(name: str, separator: str) -> list[Path]:
+def _prefixes(name: str, separator: str) -> list[Path]:
     """The paths of the blocks that a name could be in, outermost first."""
     parts = name.strip(separator).split(separator)
     return [tuple(parts[:end]) for end in range(1, len(parts))]

@@ -45,14 +45,14 @@ def footprint_text(footprint: Footprint) -> str:
             f"flash {flash.code_nbytes:,} code + {flash.weights_nbytes:,} weights, {flash.method}",
             f"RAM {footprint.arena_nbytes:,} arena + {footprint.stack_nbytes:,} stack",
             str(footprint.plan),
-            *smaller_arena(footprint),
+            *_smaller_arena(footprint),
             f"{footprint.map}\n",
             str(ReportTable.of("Layers, in bytes", LAYERS, footprint.layers)),
         ]
     )
 
 
-def smaller_arena(footprint: Footprint) -> Iterator[str]:
+def _smaller_arena(footprint: Footprint) -> Iterator[str]:
     """The arena of a schedule that needs less memory, if there is one."""
     if footprint.least_nbytes < footprint.plan.peak_nbytes:
         yield f"schedule memory: arena {footprint.least_nbytes} bytes"
@@ -76,7 +76,7 @@ def memory_text(arena: MemoryMap) -> str:
             f"The arena over time: a column is {arena.kernels / columns:.3g} kernel(s), a row "
             f"{nbytes_text(-(-arena.nbytes // ROWS))}; address 0 is below",
             *grid(arena, columns),
-            *legend(arena),
+            *_legend(arena),
         ]
     )
 
@@ -86,12 +86,12 @@ def grid(arena: MemoryMap, columns: int) -> Iterator[str]:
     for row in reversed(range(ROWS)):
         address = (row + 0.5) * arena.nbytes / ROWS
         yield "".join(
-            letter_at(arena, (column + 0.5) * arena.kernels / columns - 0.5, address)
+            _letter_at(arena, (column + 0.5) * arena.kernels / columns - 0.5, address)
             for column in range(columns)
         )
 
 
-def letter_at(arena: MemoryMap, kernel: float, address: float) -> str:
+def _letter_at(arena: MemoryMap, kernel: float, address: float) -> str:
     """The letter of the value in the middle of a cell."""
     kernel = round(kernel)
     places = (at for at, block in enumerate(arena.blocks) if block.covers(kernel, address))
@@ -99,7 +99,7 @@ def letter_at(arena: MemoryMap, kernel: float, address: float) -> str:
     return FREE if at is None else LETTERS[at] if at < len(LETTERS) else OTHER
 
 
-def legend(arena: MemoryMap) -> Iterator[str]:
+def _legend(arena: MemoryMap) -> Iterator[str]:
     """Names, sizes and lives of the largest values."""
     for letter, block in zip(LETTERS[:MOST_NAMED], arena.blocks, strict=False):
         life = f"kernels {block.begin + 1} to {block.end + 1} of {arena.kernels}"

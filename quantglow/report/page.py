@@ -35,8 +35,8 @@ from quantglow.report.accuracy import (
     PRECISION,
     REASON,
 )
-from quantglow.report.advice import advice
 from quantglow.report.drawing import DrawnGraph, histogram_bars
+from quantglow.report.sections import advice
 from quantglow.report.tables import Column
 from quantglow.report.webpage import Page
 from quantglow.support.arguments import file_path
@@ -90,20 +90,20 @@ def timeline(trace: Mapping[str, Any]) -> dict[str, Any]:
         (numbers.setdefault(thread, len(numbers)), *fields)
         for thread, *fields in rows(trace)[:MAX_EVENTS]
     ]
-    named = dict(thread_names(trace))
+    named = dict(_thread_names(trace))
     return {"threads": [named.get(n, f"thread {n}") for n in numbers], "events": events}
 
 
 def rows(trace: Mapping[str, Any]) -> list[Row]:
     """Events that have a duration.  Raises for what is no trace."""
     return [
-        (event["tid"], str(event["name"]), str(event.get("cat", "")), *times(event))
+        (event["tid"], str(event["name"]), str(event.get("cat", "")), *_times(event))
         for event in trace["traceEvents"]
         if event["ph"] == "X"
     ]
 
 
-def times(event: Mapping[str, Any]) -> tuple[float, float]:
+def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     """Begin and duration.  Raises ``ValueError`` for infinite ones."""
     begin, duration = float(event["ts"]), float(event["dur"])
     if not (math.isfinite(begin) and math.isfinite(duration)):
@@ -111,7 +111,7 @@ def times(event: Mapping[str, Any]) -> tuple[float, float]:
     return begin, duration
 
 
-def thread_names(trace: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+def _thread_names(trace: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Each thread that has a name, and it."""
     for event in trace["traceEvents"]:
         if event["ph"] == "M" and event["name"] == "thread_name":
@@ -125,7 +125,7 @@ MISSING = (
 )
 
 
-def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccuracy]]:
+def _layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccuracy]]:
     """Columns of layers, by the names that the page's scripts know: decibels, milliseconds, shares
     in percent; None where not measured.
     """
@@ -142,22 +142,22 @@ def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccurac
         "alone": ALONE,
         "local": LOCAL,
         "accumulated": ACCUMULATED,
-        "ms": time_column("ms", ms, "time of its kernels, measured"),
-        "float_ms": time_column("float ms", float_ms, program),
-        "limits": of_codes("limits %", lambda use: percent(use.saturation), 1, limits),
-        "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
-        "seen": of_codes("range seen %", lambda use: percent(use.seen), 0, range_help),
-        "core": of_codes("99.9 % in %", lambda use: percent(use.core), 0, core),
+        "ms": _time_column("ms", ms, "time of its kernels, measured"),
+        "float_ms": _time_column("float ms", float_ms, program),
+        "limits": _of_codes("limits %", lambda use: _percent(use.saturation), 1, limits),
+        "codes": _of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
+        "seen": _of_codes("range seen %", lambda use: _percent(use.seen), 0, range_help),
+        "core": _of_codes("99.9 % in %", lambda use: _percent(use.core), 0, core),
         "reason": REASON,
     }
 
 
-def time_column(title: str, times: Mapping[str, float], meaning: str) -> Column[LayerAccuracy]:
+def _time_column(title: str, times: Mapping[str, float], meaning: str) -> Column[LayerAccuracy]:
     """A column of times by layer, in milliseconds."""
     return Column(title, lambda layer: times.get(layer.name), "{:.4f}", digits=4, help=meaning)
 
 
-def of_codes(
+def _of_codes(
     title: str, value: Callable[[CodeUse], float | None], digits: int, meaning: str
 ) -> Column[LayerAccuracy]:
     """A column of the use of codes; empty for layers without codes."""
@@ -168,7 +168,7 @@ def of_codes(
     return Column(title, cell, f"{{:.{digits}f}}", digits=digits, help=meaning)
 
 
-def percent(share: float | None) -> float | None:
+def _percent(share: float | None) -> float | None:
     """A share in percent."""
     return None if share is None else PERCENT * share
 
@@ -207,7 +207,7 @@ def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict
         for name in histograms.keys() & ranges.keys()
     }
     layers, speeds = figures.layers, figures.speeds
-    columns = layer_columns(speeds)
+    columns = _layer_columns(speeds)
     data: dict[str, Any] = {
         "verdict": figures.verdict,
         "columns": [{"key": key, **heading(column)} for key, column in columns.items()],

@@ -3,6 +3,8 @@
 The summary has the result in three lines, accuracy, size and speed, and the next step.  Fallbacks
 are operators that other backends compiled, with the reasons; programs serve the shapes of a model
 with free dimensions; overrides are what accuracy control took out of int8, with their cost.
+
+Advice on layers with a large error: findings, and the flags that mend them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,14 @@ from quantglow.report.tables import Bar, Column, ReportTable, html_bars, paragra
 if TYPE_CHECKING:
     from quantglow.ort.fallback import FallbackNode
     from quantglow.runtime.shapes.specializations import ServedShapes
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from quantglow.evaluation.accuracy import LayerAccuracy, gain_db, worst
+from quantglow.evaluation.layer_speed import LayerSpeed, float_cost
+from quantglow.evaluation.metrics import CORE_PERCENT
 
 NOT_CHECKED = "Accuracy: not checked."
 NOT_MEASURED = "Speed: not measured."
@@ -140,3 +150,123 @@ def overrides_table(overrides: Sequence[PrecisionOverride]) -> ReportTable:
     total = 1e6 * sum(override.seconds for override in overrides)
     title = f"Precision overrides by accuracy control: {kinds}; about {total:.3g} µs on one core"
     return ReportTable.of(title, OVERRIDES, overrides)
+
+
+SHOWN = 6
+"""Maximum number of layers that get advice."""
+GOOD_DB, GOOD_LOCAL_DB = 40.0, 30.0
+"""SQNR above which a layer needs no advice: of the outputs by it alone, and of its own results."""
+NEAR_DB = 6.0
+"""Distance in dB from the worst layer beyond which a layer adds little to the error."""
+OUTLIERS = 0.35
+"""Share of the range that most values take; less is a sign of outliers."""
+CLIPPED = 0.001
+"""Share of values outside of the range; more is a sign that it is too narrow."""
+FEW_CODES = 0.25
+"""Share of the codes that occur; less is a sign of a range that is too wide."""
+INT8_LEVELS = 256
+CLIP, WIDEN = "--calibrate-method percentile --percentile 99.99", "--calibrate-method minmax"
+EXPRESSION = "re:"
+"""Beginning of entries of flags that are regular expressions."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The effect of a flag, and the flag, quoted for a shell."""
+
+    text: str
+    flag: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A layer, what is wrong with it, and what mends it, the most likely remedy first."""
+
+    layer: str
+    finding: str
+    remedies: tuple[Remedy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The advice in types that ``json`` writes."""
+        return asdict(self)
+
+
+def advice(
+    layers: Sequence[LayerAccuracy],
+    speeds: Sequence[LayerSpeed] = (),
+    clipped: Mapping[str, float] | None = None,
+) -> list[Advice]:
+    """Advice for the worst layers; nothing for layers whose error is small.
+
+    ``clipped``: the share of each layer's values outside of its range.
+    """
+    lines = []
+    for layer in _significant(layers):
+        outside = (clipped or {}).get(layer.name, 0.0)
+        effects = tuple(alone(layer, layers, speeds))
+        lines.append(Advice(layer.name, *diagnose(layer, outside, effects)))
+    return lines
+
+
+def _significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
+    """The worst layers whose error is large, and near that of the worst one."""
+    layers_shown = worst(layers, SHOWN)
+    near = min((layer.error_db for layer in layers_shown), default=0.0) + NEAR_DB
+    return [layer for layer in layers_shown if layer.error_db < min(near, _good_db(layer))]
+
+
+def _good_db(layer: LayerAccuracy) -> float:
+    """The SQNR that is good enough for the figure that is known of a layer."""
+    return GOOD_LOCAL_DB if layer.sensitivity_db is None else GOOD_DB
+
+
+def diagnose(
+    layer: LayerAccuracy, outside: float, effects: tuple[Remedy, ...]
+) -> tuple[str, tuple[Remedy, ...]]:
+    """The finding about a layer, and all remedies."""
+    cause, mended = _causes(layer, outside)
+    measured = "the outputs" if layer.sensitivity_db is not None else "its results"
+    finding = f"{layer.error_db:.1f} dB in {measured} by this {layer.op} alone. {cause}"
+    return finding, (*mended, *effects)
+
+
+def _causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...]]:
+    """The likely cause of an error, as far as codes and range show, and flags against it."""
+    use = layer.codes
+    if use is not None and use.core is not None and use.core < OUTLIERS:
+        text = f"Outliers: {CORE_PERCENT} % of the values take {use.core:.0%} of the range."
+        return text, (Remedy("Clip the outliers of all layers at 99.99 %:", CLIP),)
+    if outside > CLIPPED:
+        text = f"Clipping: {outside:.1%} of the values lie outside of the range."
+        return text, (Remedy("Keep the whole range of all layers:", WIDEN),)
+    if use is not None and use.used < FEW_CODES * use.levels:
+        return f"Few codes: the values take {use.used} of {use.levels}.", ()
+    return "No outliers, no clipping: the outputs amplify its rounding.", ()
+
+
+def alone(
+    layer: LayerAccuracy, layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
+) -> Iterator[Remedy]:
+    """Flags for this layer only, with their estimated effect.
+
+    A layer that only moves values has the rounding of its operand: float would change nothing.
+    """
+    if not layer.moves:
+        gain, cost = gain_db(layer, layers), float_cost(layer.name, speeds)
+        effect = "" if gain is None else f", about +{gain:.1f} dB"
+        effect += "" if cost is None else f" for {cost:+.1%} time"
+        yield Remedy(f"Keep it in float{effect}:", option_flag("--nodes-to-exclude", layer.name))
+    if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
+        flag = option_flag("--int16-activations", layer.name)
+        yield Remedy("Store its values as int16:", flag)
+
+
+def option_flag(option: str, name: str) -> str:
+    """A flag that takes a name literally, whatever is in it, quoted for a shell.
+
+    Characters that a terminal does not print are written by their number, in an expression.
+    """
+    if name.startswith(EXPRESSION) or not name.isprintable():
+        letters = (re.escape(c) if c.isprintable() else f"\\U{ord(c):08x}" for c in name)
+        name = f"{EXPRESSION}^{''.join(letters)}$"
+    return f"{option}{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"

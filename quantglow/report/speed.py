@@ -48,7 +48,7 @@ LOSS = Column[CallSum]("loss µs", lambda calls: 1e6 * calls.loss_seconds, "{:.1
 """Columns of kernel calls."""
 
 
-def peak_text(peak: Peak) -> str:
+def _peak_text(peak: Peak) -> str:
     """The peaks of a processor, which limits are computed from."""
     return (
         f"{peak.threads} thread(s); limit: {peak.integer_macs / 1e9:.0f} int8 and "
@@ -58,7 +58,7 @@ def peak_text(peak: Peak) -> str:
 
 def calls_table(report: CallReport) -> ReportTable:
     """A row for each kernel call, and the sum."""
-    title = f"Kernel calls, {peak_text(report.peak)}"
+    title = f"Kernel calls, {_peak_text(report.peak)}"
     return ReportTable.of(title, (CALL, OP, KERNEL, *FIGURES), [*report.each, report.whole])
 
 
@@ -75,10 +75,10 @@ def milliseconds(seconds: float) -> str:
 def latency_text(latency: MeasuredLatency) -> str:
     """The latency of a call, beside that of onnxruntime."""
     text = f"{milliseconds(latency.seconds)} a call on {latency.num_threads} thread(s) here"
-    return f"{text}, {beside_float(latency)}" + (f" (but {latency.busy})" if latency.busy else "")
+    return f"{text}, {_beside_float(latency)}" + (f" (but {latency.busy})" if latency.busy else "")
 
 
-def beside_float(latency: MeasuredLatency) -> str:
+def _beside_float(latency: MeasuredLatency) -> str:
     """The latency of onnxruntime, and the ratio of both if the machine was idle."""
     if latency.float_seconds is None or latency.ratio is None:
         return f"onnxruntime's float not measured: {latency.reason}"

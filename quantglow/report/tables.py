@@ -110,7 +110,7 @@ class ReportTable:
         return drawn
 
     def __str__(self) -> str:
-        return as_text(self.rich())
+        return _as_text(self.rich())
 
     def html(self) -> str:
         """A ``<table>``; every text is escaped."""
@@ -178,7 +178,7 @@ class Tabular:
             yield Text(line, no_wrap=True, overflow="ignore")  # commands stay in one piece
 
     def __str__(self) -> str:
-        return as_text(self)
+        return _as_text(self)
 
     def _repr_html_(self) -> str:
         notes = ReportTable("Notes", ("note",), [(note,) for note in self.notes])
@@ -194,7 +194,7 @@ def paragraph(line: str, style: str = "") -> str:
     return f"<p{attribute}>{html.escape(line)}</p>"
 
 
-def as_text(shown: Any) -> str:
+def _as_text(shown: Any) -> str:
     """The text of an object that rich draws."""
     from rich.console import Console
 

@@ -46,14 +46,14 @@ def page(title: str, data: Mapping[str, Any]) -> str:
 
     A page without a graph needs no library.
     """
-    style, drawing = read_asset(ASSETS / "page.css"), [library()] if "graph" in data else []
+    style, drawing = read_asset(ASSETS / "page.css"), [_library()] if "graph" in data else []
     script = "\n".join([*drawing, *(read_asset(ASSETS / name) for name in SCRIPTS)])
     policy = (
         f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     return Template(read_asset(ASSETS / "page.html")).substitute(
-        title=html.escape(title), policy=policy, style=style, script=script, data=safe_json(data)
+        title=html.escape(title), policy=policy, style=style, script=script, data=_safe_json(data)
     )
 
 
@@ -89,12 +89,12 @@ def frame(text: str) -> str:
     )
 
 
-def safe_json(data: Mapping[str, Any]) -> str:
+def _safe_json(data: Mapping[str, Any]) -> str:
     """JSON that a page may contain, whatever the texts in it."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(UNSAFE)
 
 
-def library() -> str:
+def _library() -> str:
     """The layout library behind its license."""
     return f"/*!\n{read_asset(VENDOR / 'dagre.LICENSE')}*/\n{read_asset(VENDOR / 'dagre.min.js')}"
 

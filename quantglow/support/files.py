@@ -143,7 +143,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             if not begin.startswith(ZIP):
                 raise ValueError("it is no .npz file" if begin else "it is empty")
             with zipfile.ZipFile(file) as archive:
-                check_unpacked_size(archive, file.seek(0, os.SEEK_END))
+                _check_unpacked_size(archive, file.seek(0, os.SEEK_END))
             return run_undisturbed(lambda: _read_arrays(file))
     except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
@@ -155,7 +155,7 @@ def _read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
         return {name: np.asarray(arrays[name]) for name in arrays.files}
 
 
-def check_unpacked_size(archive: zipfile.ZipFile, nbytes: int) -> None:
+def _check_unpacked_size(archive: zipfile.ZipFile, nbytes: int) -> None:
     """Raise ``ValueError`` where reading a file of ``nbytes`` would fill the memory.
 
     By the sizes of the archive's directory: no member gives more than it says there.  Members

@@ -91,15 +91,15 @@ def recognize(array: Array) -> tuple[Windowed, Array] | None:
     if array.dtype != np.float32 or array.ndim < 2 or array.shape[-1] < LEAST_SAMPLES:
         return None
     tables: dict[int, Array] = {}
-    for matrix in candidates(array.shape):
-        for window in windows(array, matrix):
+    for matrix in _candidates(array.shape):
+        for window in _windows(array, matrix):
             table = tables.setdefault(matrix.n, turns(matrix.n))
             if Windowed(matrix, window).is_equal(array, table):
                 return Windowed(matrix, window), table
     return None
 
 
-def candidates(shape: tuple[int, ...]) -> Iterator[FourierMatrix]:
+def _candidates(shape: tuple[int, ...]) -> Iterator[FourierMatrix]:
     """Matrices that an array of a shape may be: whole ones, and the second stage of a fast one."""
     columns, rows = shape[-1], int(np.prod(shape[:-1]))
     for row_parts, column_parts in ((1, 2), (2, 2), (2, 1)):
@@ -117,7 +117,7 @@ def candidates(shape: tuple[int, ...]) -> Iterator[FourierMatrix]:
                 yield FourierMatrix(n, samples, bins, (row_parts, column_parts), direction, groups)
 
 
-def windows(array: Array, matrix: FourierMatrix) -> Iterator[Array]:
+def _windows(array: Array, matrix: FourierMatrix) -> Iterator[Array]:
     """Windows [samples] that fit the first column: as it is, and in exact parts of n."""
     rows = array.reshape(matrix.groups, matrix.samples, matrix.parts[0], -1)
     first = rows[0, :, 0, 0].astype(np.float64)

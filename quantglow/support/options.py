@@ -156,7 +156,7 @@ def options_table(kind: type[Any]) -> str:
     )
 
 
-def with_table(docstring: str | None, kind: type[Any]) -> str | None:
+def _with_table(docstring: str | None, kind: type[Any]) -> str | None:
     """A docstring with the options of a class behind its first paragraph; None under ``-OO``."""
     if docstring is None:
         return None
@@ -166,7 +166,7 @@ def with_table(docstring: str | None, kind: type[Any]) -> str | None:
 
 def document(kind: type[Part]) -> type[Part]:
     """Class decorator: its docstring lists its options."""
-    kind.__doc__ = with_table(kind.__doc__, kind)
+    kind.__doc__ = _with_table(kind.__doc__, kind)
     return kind
 
 
@@ -213,7 +213,7 @@ def takes_options(
             return function(kind(*args, **kwargs))
 
         vars(call)["__signature__"] = signature
-        call.__doc__ = with_table(function.__doc__, kind)  # type: ignore[arg-type]
+        call.__doc__ = _with_table(function.__doc__, kind)  # type: ignore[arg-type]
         return call
 
     return decorated

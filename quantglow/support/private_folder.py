@@ -53,7 +53,7 @@ class PrivateFolder:
             file = os.open(self._name(name), flags("O_RDONLY", "O_NONBLOCK") | _OPEN, dir_fd=folder)
             with open(file, "rb") as stream:
                 status = os.fstat(file)
-                check_private(status, self.path / name)
+                _check_private(status, self.path / name)
                 if not stat.S_ISREG(status.st_mode):
                     raise OSError(errno.EINVAL, "It is no file", str(self.path / name))
                 return stream.read(), time.time() - status.st_mtime
@@ -90,7 +90,7 @@ class PrivateFolder:
             how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags("O_NONBLOCK") | _OPEN
             file = os.open(self._name(name), how, 0o600, dir_fd=folder)
             with open(file, "wb", buffering=0) as stream:
-                check_private(os.fstat(file), self.path / name)
+                _check_private(os.fstat(file), self.path / name)
                 stream.write(content)
 
     def touch(self, name: str) -> None:
@@ -142,13 +142,13 @@ class PrivateFolder:
             return
         folder = os.open(self.path, _FOLDER)
         try:
-            check_private(os.fstat(folder), self.path)
+            _check_private(os.fstat(folder), self.path)
             yield folder
         finally:
             os.close(folder)
 
 
-def check_private(status: os.stat_result, path: Path) -> None:
+def _check_private(status: os.stat_result, path: Path) -> None:
     """Raise ``PermissionError`` where others than this user and the administrator may write."""
     if not HAS_DESCRIPTORS:
         return

@@ -53,16 +53,16 @@ def show(
             yield from items
         return
     with step(""):
-        yield from with_bar(items, label, total)
+        yield from _with_bar(items, label, total)
 
 
-def with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
+def _with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
     """The items, with a bar, or lines in a log."""
     if in_notebook():
-        yield from in_html(items, label, count_items(items) if total is None else total)
+        yield from _in_html(items, label, _count_items(items) if total is None else total)
         return
     if not sys.stderr.isatty():
-        yield from with_lines(items, label, count_items(items) if total is None else total)
+        yield from _with_lines(items, label, _count_items(items) if total is None else total)
         return
     # Imported here because rich costs memory and time, and most processes never show a bar.
     from rich.console import Console
@@ -72,12 +72,12 @@ def with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator
     yield from track(items, label, total=total, console=console, transient=True)
 
 
-def count_items(items: Iterable[Any]) -> float | None:
+def _count_items(items: Iterable[Any]) -> float | None:
     """The number of items, where they know it."""
     return float(len(items)) if isinstance(items, Sized) else None
 
 
-def with_lines(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
+def _with_lines(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
     """The items, with a line on stderr at the first one, then from time to time, and at the end."""
     started = time.monotonic()
     printed, count = -LINE_SECONDS, 0
@@ -142,7 +142,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def in_html(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
+def _in_html(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
     """The items, with a bar below the cell, which ends as a line with the time spent."""
     shows: Any = import_module("IPython.display")  # IPython runs this process
     handle = shows.display(shows.HTML(bar(label, 1, total, 0.0)), display_id=True)

@@ -71,11 +71,11 @@ INT8_TIMES = 4
 
 def branches_apart(graph: Graph) -> list[Branch]:
     """The large branches of a graph."""
-    candidates = ((b, sum(map(operations, b.nodes))) for b in find_branches(graph))
+    candidates = ((b, sum(map(_operations, b.nodes))) for b in find_branches(graph))
     return [branch for branch, work in candidates if likely(work) >= LEAST_OPERATIONS]
 
 
-def operations(node: Node) -> int:
+def _operations(node: Node) -> int:
     """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
     the number of elements of the result.
     """
@@ -113,7 +113,7 @@ def partition(
 
     ``branches`` are the ones that run only if they are taken.
     """
-    owners = {n: (owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
+    owners = {n: (_owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
     levels = _Levels(graph, owners, branches)
     levels.sink()
     members: dict[Key, list[Node]] = {}
@@ -122,7 +122,7 @@ def partition(
     return tuple(
         Segment(
             backends[position],
-            cut_out(graph, members[level, (position, inside)]),
+            _cut_out(graph, members[level, (position, inside)]),
             tuple(members[level, (position, inside)]),
             tuple(branches[i] for i in inside),
         )
@@ -134,7 +134,7 @@ def around(node: Node, branches: Sequence[Branch]) -> tuple[int, ...]:
     return tuple(i for i, branch in enumerate(branches) if node in branch.nodes)
 
 
-def owner(node: Node, backends: Sequence[Backend]) -> int:
+def _owner(node: Node, backends: Sequence[Backend]) -> int:
     """The position of the first backend that supports the node."""
     for position, backend in enumerate(backends):
         if backend.supports(node):
@@ -215,7 +215,7 @@ class _Levels:
         )
 
 
-def cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
+def _cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
     """The nodes as a graph of their own; values that they read from outside become its inputs."""
     inside: dict[Node, Node] = {}
     inputs: dict[Node, Input] = {}

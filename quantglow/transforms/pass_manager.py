@@ -151,11 +151,11 @@ def run_in_order(
     check = verify if always or debug.verifying() else None
     with record():
         for step in passes:
-            ir = run_checked(ir, step, check)
+            ir = _run_checked(ir, step, check)
     return ir
 
 
-def run_checked(ir: IR, step: Callable[[IR], IR], check: Callable[[IR], object] | None) -> IR:
+def _run_checked(ir: IR, step: Callable[[IR], IR], check: Callable[[IR], object] | None) -> IR:
     """The IR after one pass, checked if the pass changed it."""
     name = pass_name(step)
     try:

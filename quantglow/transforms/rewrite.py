@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, islice
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.origins import Names
 from quantglow.support import debug
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import QuantglowError
@@ -123,10 +123,10 @@ class RewritePass:
         if record is None:
             return self.rule
         parts = self.parts or (self,)
-        return first_match([record.watched(part.name, part.rule) for part in parts])
+        return _first_match([record.watched(part.name, part.rule) for part in parts])
 
 
-def first_match(rules: Sequence[LocalRule]) -> LocalRule:
+def _first_match(rules: Sequence[LocalRule]) -> LocalRule:
     """The rule that applies, at each node, the first of ``rules`` that matches."""
 
     def first(node: Node, uses: Uses) -> Node | None:
@@ -139,9 +139,9 @@ def first_match(rules: Sequence[LocalRule]) -> LocalRule:
     return first
 
 
-def together(name: str, passes: Sequence[RewritePass]) -> RewritePass:
+def _together(name: str, passes: Sequence[RewritePass]) -> RewritePass:
     """One local pass that applies, at each node, the first rule that matches."""
-    rule = first_match([step.rule for step in passes])
+    rule = _first_match([step.rule for step in passes])
     return RewritePass(name, rule, parts=tuple(passes), settles=True)
 
 
@@ -177,7 +177,7 @@ class RepeatedPass:
         settled, structures = 0, set[int]()
         for turn, step in enumerate(islice(cycle(self.steps), ROUNDS * len(self.steps))):
             if turn >= USUAL_ROUNDS * len(self.steps) and turn % len(self.steps) == 0:
-                if (key := structure(graph)) in structures:
+                if (key := _structure(graph)) in structures:
                     return graph
                 structures.add(key)
             new = step(graph) if isinstance(step, RewritePass) else run_whole(step, graph)
@@ -197,11 +197,11 @@ class RepeatedPass:
         for _, run in groupby(self.passes, lambda step: isinstance(step, RewritePass)):
             passes = list(run)
             local = [step for step in passes if isinstance(step, RewritePass)]
-            steps.extend([together(self.name, local)] if local else passes)
+            steps.extend([_together(self.name, local)] if local else passes)
         return tuple(steps)
 
 
-def structure(graph: Graph) -> int:
+def _structure(graph: Graph) -> int:
     """A hash of the operators, their order and their types; names do not count."""
     position = {node: i for i, node in enumerate(graph.nodes)}
     return hash(

@@ -101,12 +101,12 @@ SHAPES = (
 
 def build_graph(shapes: Sequence[Shape]) -> Graph:
     """A graph of all these convolutions, each with an input of its own."""
-    convolutions = [convolution(shape, f"{number}") for number, shape in enumerate(shapes)]
+    convolutions = [_convolution(shape, f"{number}") for number, shape in enumerate(shapes)]
     inputs = tuple(conv.x for conv in convolutions if isinstance(conv.x, Input))
     return Graph(inputs, tuple((conv.name, conv) for conv in convolutions))
 
 
-def convolution(shape: Shape, name: str) -> Conv:
+def _convolution(shape: Shape, name: str) -> Conv:
     """One convolution with random weights."""
     rng = np.random.default_rng(0)
     size, pad = (shape.window, shape.window, shape.channels, shape.results), shape.window // 2
@@ -190,14 +190,14 @@ def measure_core(progress: Progress) -> CoreFit:
     Raises ``BackendError`` if nothing could be measured.
     """
     target = replace(resolve("native"), choices=Choices())
-    timed_kernels = time_shapes(target, progress)
+    timed_kernels = _time_shapes(target, progress)
     fitting = [each for i, each in enumerate(timed_kernels) if i % HELD_OUT]
     judging = timed_kernels[::HELD_OUT]
     core = fit(fitting, (target.core, *KNOWN_CORES))
     core = replace(
         core,
-        even_prefetch=prefers_even(target),
-        large_pages=target.core.large_pages or prefers_large_pages(target),
+        even_prefetch=_prefers_even(target),
+        large_pages=target.core.large_pages or _prefers_large_pages(target),
     )
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
     points = sum(len(each.ratios) for each in timed_kernels)
@@ -224,7 +224,7 @@ def store(core_fit: CoreFit) -> CoreFit:
     return replace(core_fit, path=path)
 
 
-def time_shapes(target: Target, progress: Progress) -> list[Timed]:
+def _time_shapes(target: Target, progress: Progress) -> list[Timed]:
     """The times of tiles of all shapes.  Raises ``BackendError``."""
     graph = build_graph(SHAPES)
     tasks, rng = plan_tasks(graph, target)[0], np.random.default_rng(0)
@@ -320,7 +320,7 @@ def _move(core: Core, number: int, factor: float) -> Core:
     return replace(core, finish=(four, two, one), **values)
 
 
-def prefers_even(target: Target) -> bool:
+def _prefers_even(target: Target) -> bool:
     """Whether weights from far away come faster when they are prefetched evenly."""
     shapes = (Shape(7, 512, 512, 3), Shape(7, 512, 2048), Shape(7, 960, 320))
     graph = build_graph(shapes)
@@ -340,7 +340,7 @@ def prefers_even(target: Target) -> bool:
     return bool(ratios) and float(np.median(ratios)) < FASTER
 
 
-def prefers_large_pages(target: Target) -> bool:
+def _prefers_large_pages(target: Target) -> bool:
     """Whether memory in large pages is read faster, in order; kernels, which jump, gain more, so
     that this switches them on and never off."""
     if not HAS_LARGE_PAGES:

@@ -37,7 +37,7 @@ class Space:
     @staticmethod
     def of(choices: Sequence[Choice], modeled: Sequence[float]) -> Space:
         """The space of choices in the order of the cost model."""
-        return Space.at(choice_coordinates(choices), np.asarray(modeled, np.float64))
+        return Space.at(_choice_coordinates(choices), np.asarray(modeled, np.float64))
 
     @staticmethod
     def at(coordinates: Array, modeled: Array) -> Space:
@@ -69,7 +69,7 @@ class Space:
         return np.asarray(self.coordinates / most - 0.5)
 
 
-def choice_coordinates(choices: Sequence[Choice]) -> Array:
+def _choice_coordinates(choices: Sequence[Choice]) -> Array:
     """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
     keys = [
         (

@@ -139,12 +139,12 @@ class KernelTrial:
         buffer = view.buffer
         if buffer not in self._memory:
             array = self.arena(buffer.nbytes + self.task.target.isa.slack_nbytes)
-            fill(array, view)
+            _fill(array, view)
             self._memory[buffer] = array
         return self._memory[buffer]
 
 
-def fill(memory: Array, view: View) -> None:
+def _fill(memory: Array, view: View) -> None:
     """Random values: all codes of integers alike, floats of a normal distribution."""
     rng = np.random.default_rng(0)
     if view.type.dtype.is_float:
@@ -169,7 +169,7 @@ class LoadedKernel:
         memory = self.trial.memory(output)
         inputs = {view.buffer for view in self.trial.task.step.inputs}
         if output.buffer in inputs:
-            fill(memory, output)
+            _fill(memory, output)
         else:
             memory[:] = UNWRITTEN
         run_table(self.trial.task.target, 1, self.table[:1])

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow.codegen.llvm.builder import Builder, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.targets import level_target
+from quantglow.codegen.llvm.values import FLOAT, I32, vector
 from quantglow.export.bundle.object_file import object_file
 from quantglow.export.bundle.program_object import CALLS
 from quantglow.interpreter import interpret
@@ -105,8 +106,8 @@ def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:
     out, x = b.kernel(2)
     with b.loop("%begin", "%end", lanes) as index:
         offset = b.mul(index, 4)
-        loaded = b.load(vector(lanes, "float"), b.at(x, offset))
-        b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
+        loaded = b.load(vector(lanes, FLOAT), b.at(x, offset))
+        b.store(vector(lanes, I32), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
     built = object_file(target, [RUN.format(count=values.size), b.finish()], ["net_run"])
     kind = np.dtype(np.int32)
     ends = (values.nbytes,), ((kind, values.shape),)

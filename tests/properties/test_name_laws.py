@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Add, Relu
 from quantglow.ir.types import f32
 from quantglow.profiling import profile

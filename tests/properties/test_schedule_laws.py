@@ -13,10 +13,9 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.program.program import Program
 from quantglow.ir.program.verify import verify_program
-from quantglow.memory.exact_order import best_order, peak_bound
 from quantglow.memory.genetic_search import decode_order, search_order
 from quantglow.memory.planner import lifetimes, lower_bound, plan_memory
-from quantglow.memory.schedule import Maker, arrange_program, schedule
+from quantglow.memory.schedule import Maker, arrange_program, best_order, peak_bound, schedule
 from quantglow.memory.tasks import Tasks, build_tasks, lives, members
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.program.generate import Generated, generate_by_node

@@ -64,7 +64,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
     """
-    known = all_reasons(source, error)
+    known = _all_reasons(source, error)
     report = Report(
         NAME,
         threads,
@@ -80,7 +80,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
         raise error from refusal
 
 
-def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
+def _all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
     """Reasons of the error, and of nodes that would run in onnxruntime anyway."""
     every = list(error.reasons)
     with suppress(ModelError):
@@ -107,7 +107,7 @@ def partly_compiled(
         behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
         return replace(
             known,
-            weights=known.weights and known.weights.with_tail(tail_nbytes, sizes_in(staged)),
+            weights=known.weights and known.weights.with_tail(tail_nbytes, _sizes_in(staged)),
             fallback=(*known.fallback, *behind),
             programs=(*known.programs, *programs),
             notes=(*known.notes, *(staged.notes if staged else [])),
@@ -127,7 +127,7 @@ def partly_compiled(
     )
 
 
-def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
+def _sizes_in(staged: StagedTail | None) -> WeightSizes | None:
     """The sizes of weights in the int8 part of a tail."""
     report = staged.suffix.report if staged and staged.is_int8 and staged.suffix else None
     return report.weights if isinstance(report, Report) else None

@@ -91,7 +91,7 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     """
     if isinstance(model, Graph):
         return Family.of(model if is_quantized(model) else optimize(model))
-    return _family(model, input_shapes, ready)
+    return _family(model, input_shapes, _ready)
 
 
 def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
@@ -101,10 +101,10 @@ def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Fa
     """
     if isinstance(model, Graph):
         return Family.of(float_graph(model))
-    return float_family(open_source(model), input_shapes)
+    return _float_family(open_source(model), input_shapes)
 
 
-def float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
+def _float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
     """The optimized float graphs of a model."""
     return _family(source, input_shapes, float_graph)
 
@@ -124,7 +124,7 @@ def _family(
     return family
 
 
-def ready(graph: Graph) -> Graph:
+def _ready(graph: Graph) -> Graph:
     """An imported graph as it is compiled: optimized, int8 where the model comes quantized."""
     return fuse_quantized(graph) if is_quantized(graph) else optimize(graph)
 
@@ -181,7 +181,7 @@ class FamilyOrigin:
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return FamilyOrigin(float_family(source), decided)
+        return FamilyOrigin(_float_family(source), decided)
 
     def graph_at(self, case: Case) -> Graph:
         """The graph to compile for a case."""
@@ -207,7 +207,7 @@ class Built:
     def origin(self) -> FamilyOrigin:
         """The family itself; of an int8 model, that of its file."""
         return (
-            FamilyOrigin(float_family(self.source), self.decided) if self.decided else self._exact
+            FamilyOrigin(_float_family(self.source), self.decided) if self.decided else self._exact
         )
 
     @property
@@ -236,14 +236,14 @@ class Built:
     @property
     def _constants(self) -> list[Constant]:
         """Constants of the int8 graph that a file has first."""
-        return constant_nodes(next(iter((self.decided or {}).values())).graph)
+        return _constant_nodes(next(iter((self.decided or {}).values())).graph)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
         free |= {"values": case.value_map, LOOPS: True}
         if not self.decided:
-            source, places = importer.store(self._opened, constant_nodes(graph), None)
+            source, places = importer.store(self._opened, _constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
@@ -258,10 +258,10 @@ class Built:
 
     def is_same(self, source: Source) -> bool:
         """Whether another model gives the main one of the int8 graphs that were decided on."""
-        other = FamilyOrigin(float_family(source), self.decided)
+        other = FamilyOrigin(_float_family(source), self.decided)
         (values, main), *_ = (self.decided or {}).items()
         try:
-            return is_alike(other.graph_at(graph_case(main.graph, values)), main.graph)
+            return _is_alike(other.graph_at(_graph_case(main.graph, values)), main.graph)
         except QuantglowError:
             return False
 
@@ -305,12 +305,12 @@ def free_programs(
     )
 
 
-def graph_case(graph: Graph, values: CaseValues) -> Case:
+def _graph_case(graph: Graph, values: CaseValues) -> Case:
     """The case of a graph that was made for these values."""
     return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
 
 
-def is_alike(one: Graph, other: Graph) -> bool:
+def _is_alike(one: Graph, other: Graph) -> bool:
     """Whether two graphs compute the same with the same constants, whatever they come from."""
     texts = [print_graph(replace(graph, source_hash="")) for graph in (one, other)]
     arrays = [text_constants(graph) for graph in (one, other)]
@@ -319,7 +319,7 @@ def is_alike(one: Graph, other: Graph) -> bool:
     )
 
 
-def constant_nodes(graph: Graph) -> list[Constant]:
+def _constant_nodes(graph: Graph) -> list[Constant]:
     """The Constants of a graph, in order."""
     return [node for node in graph.nodes if isinstance(node, Constant)]
 
@@ -329,7 +329,7 @@ def restore_source(saved: SavedModel) -> Source:
     free = saved.free or {}
     places = free.get("weights", {})
     try:
-        restored = importer.restore(saved.source, places, constant_nodes(saved.graph))
+        restored = importer.restore(saved.source, places, _constant_nodes(saved.graph))
         return replace(restored, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(

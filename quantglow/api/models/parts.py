@@ -15,15 +15,7 @@ from typing import Any
 
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
 from quantglow.api.models.families import Built, free_programs, open_family
-from quantglow.importer.onnx import (
-    Behind,
-    LateLoop,
-    Source,
-    Split,
-    divide,
-    names_of_weights,
-    split,
-)
+from quantglow.importer.onnx import Behind, LateLoop, Source, Split, divide, names_of_weights, split
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
@@ -60,7 +52,7 @@ Kind = tuple[object, ...]
 """Facts of a case that decide where a model is cut: values, ranks, and axes without elements."""
 
 
-def case_kind(case: Case) -> Kind:
+def _case_kind(case: Case) -> Kind:
     """The kind of a case."""
     return case.values, tuple((name, *map(bool, shape)) for name, shape in case.shapes)
 
@@ -69,7 +61,7 @@ SMALL = 256
 """Sizes below are tried four times as large; others half as large."""
 
 
-def other_sizes(signature: Signature, case: Case) -> Case:
+def _other_sizes(signature: Signature, case: Case) -> Case:
     """The case with other sizes of free dimensions, but for those of 0 and 1."""
     shapes = case.shape_map
     builds = {}
@@ -77,18 +69,18 @@ def other_sizes(signature: Signature, case: Case) -> Case:
         sizes = shapes[port.name]
         dims = port.dims or (None,) * len(sizes)
         pairs = zip(sizes, dims, strict=True)
-        builds[port.name] = tuple(n if isinstance(d, int) else other_size(n) for n, d in pairs)
+        builds[port.name] = tuple(n if isinstance(d, int) else _other_size(n) for n, d in pairs)
     return replace(Case.of(builds), values=case.values)
 
 
-def other_size(size: int) -> int:
+def _other_size(size: int) -> int:
     """Another size; 0 and 1 stay: they change how a model is compiled."""
     if size < SMALLEST:
         return size
     return 4 * size if size < SMALL else size // 2
 
 
-def cut_identity(cut: Split) -> Kind:
+def _cut_identity(cut: Split) -> Kind:
     """A value that is equal for equal cuts of a model."""
     tail = bytes(cut.tail.SerializeToString(deterministic=True))
     names = tuple(name for node in cut.head.graph.node for name in node.output)
@@ -118,8 +110,9 @@ class WholeExecutable:
         except FallbackError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
-                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: feed "
-                "arrays that fit; free dimensions are at least 1 in what is compiled."
+                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: "
+                "feed arrays that fit; free dimensions are at least 1 in what is "
+                "compiled."
             ) from error
 
 
@@ -220,7 +213,7 @@ class ModelFallback:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
-        kind, cut = case_kind(case), self._cut(case)
+        kind, cut = _case_kind(case), self._cut(case)
         parts = None if cut is None else self._divide(cut)
         if kind not in self.settled and self._is_settled(kind, cut, case):
             self.settled[kind] = parts, reasons
@@ -228,7 +221,7 @@ class ModelFallback:
 
     def known(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
-        settled = self.settled.get(case_kind(case))
+        settled = self.settled.get(_case_kind(case))
         return None if settled is None else self._at(*settled, case)
 
     def meanwhile(self, case: Case) -> Served:
@@ -266,7 +259,7 @@ class ModelFallback:
         cases that came."""
         late = frozenset[str]() if cut is None else cut.late
         if kind not in self._tried:
-            answer = self._is_cut_alike(cut, other_sizes(self.source.signature, case))
+            answer = self._is_cut_alike(cut, _other_sizes(self.source.signature, case))
             self._tried[kind] = answer, late
             return answer is True
         return cut is not None and self._tried[kind] == (None, late)
@@ -287,14 +280,14 @@ class ModelFallback:
 
     def _divide(self, cut: Split) -> HeadAndTail:
         """The parts, the same for equal cuts."""
-        identity = cut_identity(cut)
+        identity = _cut_identity(cut)
         if identity not in self._cuts:
             self._cuts.setdefault(identity, self._new_parts(cut))
         return self._cuts[identity]
 
     def _new_parts(self, cut: Split) -> HeadAndTail:
         names = tuple(port.name for port in self.source.signature.outputs)
-        head = model_programs(Source.of(cut.head), self.compiler)
+        head = _model_programs(Source.of(cut.head), self.compiler)
         staged = stage_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
             tail = open_session(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
@@ -306,7 +299,7 @@ class ModelFallback:
         return WholeModel(self.source, self.compiler.num_threads)
 
 
-def model_programs(
+def _model_programs(
     source: Source, compiler: Compiler, most_values: int = MOST_VALUES
 ) -> FreeShapes:
     """The programs of a model, compiled on first use, whether its dimensions are free or not."""
@@ -318,7 +311,7 @@ Int8Models = Callable[[Behind], tuple[AnyModel | str, AnyModel | str]]
 """Makes int8 models of a loop's body and of the rest of a tail, or says why they stay float."""
 
 
-def all_float(behind: Behind) -> tuple[str, str]:
+def _all_float(behind: Behind) -> tuple[str, str]:
     """No int8 models, which nobody asked for."""
     return "", ""
 
@@ -328,7 +321,7 @@ def stage_tail(
     late: Collection[str],
     reasons: Sequence[str],
     compiler: Compiler,
-    int8: Int8Models = all_float,
+    int8: Int8Models = _all_float,
 ) -> StagedTail | None:
     """The tail of a ``Split`` with the parts of it compiled whose shapes are known late; None where
     nothing of that is worth it, or can be."""
@@ -345,17 +338,19 @@ def stage_tail(
             loop = compile_loop(behind.loop, session, compiler, body)
         whole, names = bytes(tail.SerializeToString()), frozenset(late)
         staged = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
-        staged = partial(staged, rounded=rounded_weights(behind, loop, not isinstance(suffix, str)))
+        staged = partial(
+            staged, rounded=_rounded_weights(behind, loop, not isinstance(suffix, str))
+        )
         if not behind.suffix.graph.output:
             return staged(suffix=None, late=names)
         if not isinstance(suffix, str):
             return staged(suffix=suffix, late=names, is_int8=True)
-        on_use = compile_on_use(float_programs(behind.suffix, compiler), ())
+        on_use = compile_on_use(_float_programs(behind.suffix, compiler), ())
         return staged(suffix=on_use, late=names, why=suffix)
     return None
 
 
-def rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) -> frozenset[str]:
+def _rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) -> frozenset[str]:
     """Weights that only int8 parts of a tail read: the body of its loop, and its rest if that
     ``is_int8``."""
     rounded, exact = set[str](), set[str]()
@@ -393,6 +388,6 @@ def compile_loop(
     return CompiledLoop(loop.names, session, operand_session, trip, bodies, int8)
 
 
-def float_programs(model: Any, compiler: Compiler) -> FreeShapes:
+def _float_programs(model: Any, compiler: Compiler) -> FreeShapes:
     """Programs of the part of a tail whose shapes are known late, none for values of its inputs."""
-    return model_programs(Source.of(model), compiler, most_values=0)
+    return _model_programs(Source.of(model), compiler, most_values=0)

@@ -108,7 +108,7 @@ class AccuracyControl:
         with debug.time_stage("accuracy control", calibrated.seconds):
             best = search.run(progress)
         model = compile_quantized(self.built[best.steps], self.compiler)
-        report = with_steps(model.report, best.steps, note(search, best) + self.measured_on)
+        report = _with_steps(model.report, best.steps, note(search, best) + self.measured_on)
         head = replace(model, reporter=lambda: report)
         is_whole = not self.measured_on
         return Controlled(head, report, contract, baseline, is_whole, search.deadline)
@@ -126,7 +126,7 @@ class AccuracyControl:
         self.keep(steps, candidate, search.best_trial)
         build = self.compiler.compile(candidate.main.graph)
         report = replace(build_report(build, {}), notes=candidate.notes)
-        report = with_steps(report, steps, describe_steps(steps))
+        report = _with_steps(report, steps, describe_steps(steps))
         return self.whole(build_model(candidate, build, self.compiler, report))
 
     def keep(
@@ -208,7 +208,7 @@ def describe_steps(steps: Sequence[PrecisionStep]) -> str:
     return f"{len(steps)} step(s), {sums}: {named}{more}"
 
 
-def with_steps(report: Any, steps: Sequence[PrecisionStep], note: str) -> Any:
+def _with_steps(report: Any, steps: Sequence[PrecisionStep], note: str) -> Any:
     """The report with the steps and one more note."""
     overrides = tuple(PrecisionOverride(s.name, s.precision, s.error, s.seconds) for s in steps)
     return replace(report, notes=(*report.notes, note), precision_overrides=overrides)

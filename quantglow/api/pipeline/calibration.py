@@ -109,7 +109,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
             progress=request.progress,
             run=samples.run,
         )
-    case = main_case(family, profile)
+    case = _main_case(family, profile)
     graph = family.at(case.shape_map, case.value_map)
     checks, reader, deciding, warnings = CheckSamples(), None, None, tuple[str, ...]()
     if known is None:
@@ -118,7 +118,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
         unseen = samples.unseen(case)
         checks = CheckSamples(affordable(unseen, graph), UNSEEN) if unseen else CheckSamples(kept)
         if request.verify:
-            warnings = data_warnings(imported.model, samples, case, graph, request.progress)
+            warnings = _data_warnings(imported.model, samples, case, graph, request.progress)
     if validation is not None:
         checks = _validating(checks, validation, case, family)
         if checks.validation and imported.cut is None:
@@ -141,7 +141,7 @@ def _validating(
     return CheckSamples(fitting.samples, VALIDATION, fitting, notes)
 
 
-def data_warnings(
+def _data_warnings(
     model: Any, samples: Samples, case: Case, graph: Graph, progress: bool | str
 ) -> tuple[str, ...]:
     """Signs that the samples are not what the model was trained on, shown as they are found.
@@ -159,7 +159,7 @@ def data_warnings(
     return tuple(warnings)
 
 
-def main_case(family: Family, profile: Profile) -> Case:
+def _main_case(family: Family, profile: Profile) -> Case:
     """The only shapes, else those of most data, else batch 1.
 
     Raises ``OptionError`` where other dimensions are free and nothing tells their sizes.

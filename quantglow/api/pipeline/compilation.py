@@ -48,7 +48,7 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
             result = _verification(quantized, build, expected, checked)
     profile = calibrated.profile
     report = replace(
-        report_checks(build, seconds, result),
+        _report_checks(build, seconds, result),
         notes=(*calibrated.checks.notes, *result.notes, *quantized.notes, *interrupts.notes()),
         warnings=calibrated.warnings,
         origin=calibrated.checks.origin if result.samples else "",
@@ -111,7 +111,9 @@ def compile_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledM
     return CompiledModel(programs, lambda: build_report(build, {}))
 
 
-def report_checks(build: Build, seconds: Mapping[str, float], verification: Verification) -> Report:
+def _report_checks(
+    build: Build, seconds: Mapping[str, float], verification: Verification
+) -> Report:
     """The report of a build that was compared with the float model."""
     return replace(
         build_report(build, seconds),
@@ -131,7 +133,7 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
     """
     if not samples or isinstance(model, Graph):
         note = NO_MODEL if samples else NO_SAMPLES
-        return reporting(compiled, notes=(note,))
+        return _reporting(compiled, notes=(note,))
     part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
     assert isinstance(part, CompiledModel)
     feeds = declared_only(part.specialisations.signature.inputs, samples[0])
@@ -141,21 +143,21 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
             lambda feeds_of_run: compiled.run(None, feeds_of_run), feeds, model, threads
         )
     except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
-        return reporting(compiled, notes=(f"the latency was not measured: {error}",))
-    return reporting(compiled, latency=latencies)
+        return _reporting(compiled, notes=(f"the latency was not measured: {error}",))
+    return _reporting(compiled, latency=latencies)
 
 
-def reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:
+def _reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:
     """The model whose report has more facts and notes."""
     before: Callable[[], object] = compiled.reporter
 
     def report() -> Report:
-        return with_facts(before(), notes, facts)
+        return _with_facts(before(), notes, facts)
 
     return replace(compiled, reporter=report)
 
 
-def with_facts(report: object, notes: tuple[str, ...], facts: Mapping[str, Any]) -> Report:
+def _with_facts(report: object, notes: tuple[str, ...], facts: Mapping[str, Any]) -> Report:
     """The report with more facts and notes."""
     assert isinstance(report, Report)
     return replace(report, notes=(*report.notes, *notes), **facts)

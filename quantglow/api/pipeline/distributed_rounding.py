@@ -108,7 +108,7 @@ def answer(task: RoundingTask, order: Order) -> Reply:
     return Reply(result, worker, environment())
 
 
-def forgotten(prefix: str) -> None:
+def _forgotten(prefix: str) -> None:
     """In a worker: let go of the runs of shards."""
     with _changing:
         for key in [key for key in RUNS if key.startswith(prefix)]:
@@ -171,7 +171,7 @@ class ClusterRuns:
     def end(self) -> None:
         """``LayerRuns``"""
         with suppress(Exception):  # A cluster that is gone has forgotten them.
-            self.client.run(forgotten, self.name)
+            self.client.run(_forgotten, self.name)
             self.sent_task.cancel()
 
     def _answers(self, name: str | None) -> list[Any]:

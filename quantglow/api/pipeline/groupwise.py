@@ -87,29 +87,29 @@ def compile_with_packed_weights(
         )
     source = canonical_source(model)
     family = float_family(source)
-    calibration = calibrate_groups(data, family, request)
+    calibration = _calibrate_groups(data, family, request)
     packed = with_packed_weights(source, family, calibration.samples, request.config)
     compiled = compile_source(packed.source, request.input_shapes, compiler)
     if isinstance(compiled, FallbackModel):
         return compiled
     checks = [feeds for feeds in calibration.checks if request.verify]
-    accuracy = compare(source, family, compiled, checks) if checks else NOT_COMPARED
+    accuracy = _compare(source, family, compiled, checks) if checks else NOT_COMPARED
     notes = () if calibration.samples else (NO_SAMPLES,)
     facts: dict[str, Any] = {
         **accuracy,
-        "layers": layer_accuracies(packed.weights, request.config),
+        "layers": _layer_accuracies(packed.weights, request.config),
         "samples": len(checks),
         "origin": calibration.origin if checks else "",
         "weights": packed.sizes,
         "notes": (*notes, *accuracy["notes"], *(() if packed.weights else (NOTHING,))),
     }
-    reported = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+    reported = CompiledModel(compiled.specialisations, _reporter(compiled, facts, packed.seconds))
     if request.measure_latency:
         return with_latency(reported, model, checks)
     return reported
 
 
-def reporter(
+def _reporter(
     compiled: CompiledModel, facts: Mapping[str, Any], seconds: Mapping[str, float]
 ) -> Callable[[], Report]:
     """The report of a compiled model with these facts.  It keeps no float weights alive."""
@@ -129,7 +129,7 @@ def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfi
     """A float graph whose products have weights in groups, optimized."""
     source = canonical_source(graph)
     family = float_family(source)
-    samples = calibrate_groups(
+    samples = _calibrate_groups(
         data, family, QuantizationRequest(config=config, verify=False)
     ).samples
     packed = with_packed_weights(source, family, samples, config)
@@ -148,7 +148,7 @@ def float_family(source: Source) -> Family:
     return Family(source.signature, source.source_hash, source.at)
 
 
-def calibrate_groups(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
+def _calibrate_groups(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
     """The samples in calibration data; none in a profile."""
     if data is None or profile_in(data) is not None:
         return Calibration()
@@ -158,11 +158,11 @@ def calibrate_groups(data: Any, family: Family, request: QuantizationRequest) ->
     samples = [feeds for feeds, _ in zip(reader, range(request.subset_size), strict=False)]
     unseen = reader.held.samples if reader.held else []
     checks, origin = (unseen, UNSEEN) if unseen else (samples, SAME)
-    first = [feeds for feeds in checks if feed_shapes(feeds) == feed_shapes(checks[0])]
+    first = [feeds for feeds in checks if _feed_shapes(feeds) == _feed_shapes(checks[0])]
     return Calibration(samples, first[:MAX_SAMPLES], origin)
 
 
-def feed_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+def _feed_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feeds.items()}
 
 
@@ -171,28 +171,28 @@ def with_packed_weights(
 ) -> Packed:
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
-    chosen = not_excluded(source, config)
+    chosen = _not_excluded(source, config)
     with debug.time_stage("quantize", seconds), side_by_side():
         packed = round_weights(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
         replaced = importer.with_packed_weights(source, pairs, config.activations)
-    before = sum(float_array(weights).nbytes for weights in chosen)
-    after = sum(arrays_nbytes(arrays) for arrays in packed.values())
+    before = sum(_float_array(weights).nbytes for weights in chosen)
+    after = sum(_arrays_nbytes(arrays) for arrays in packed.values())
     return Packed(replaced, tuple(chosen), WeightSizes(before, after), seconds)
 
 
-def float_array(weights: Weights) -> Array:
+def _float_array(weights: Weights) -> Array:
     """The weights as the model has them."""
     return weights.weights if isinstance(weights, WeightProduct) else weights.table
 
 
-def arrays_nbytes(packed: PackedWeights) -> int:
+def _arrays_nbytes(packed: PackedWeights) -> int:
     """Bytes of codes, scales and zero points."""
     points = 0 if packed.zero_points is None else packed.zero_points.nbytes
     return packed.codes.nbytes + packed.scales.nbytes + points
 
 
-def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
+def _fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
     """Products of at least a group along K, and tables whose rows are whole groups, as onnxruntime
     wants them.
     """
@@ -200,9 +200,9 @@ def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
     yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
 
 
-def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
+def _not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
-    weights = list(fitting(source, config))
+    weights = list(_fitting(source, config))
     by_result = {name: origin for origin in source.origins for name in origin.results}
     origins = {weights.result: Origins((by_result[weights.result],)) for weights in weights}
     out = exclude(origins, source.origins, config)
@@ -220,7 +220,7 @@ def round_weights(
 
     def add(weights: Weights, moments: Array | None) -> None:
         form = (config.weight_bits, config.group_size, config.symmetric_weights)
-        array = float_array(weights)
+        array = _float_array(weights)
         matrix = array if isinstance(weights, WeightProduct) else array.T
         packed[weights.result] = pack_weights(matrix, *form, moments)
 
@@ -237,7 +237,7 @@ def round_weights(
     return packed
 
 
-def compare(
+def _compare(
     source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
 ) -> dict[str, Any]:
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
@@ -250,12 +250,12 @@ def compare(
     return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
 
 
-def layer_op_type(weights: Weights) -> str:
+def _layer_op_type(weights: Weights) -> str:
     """The operator that reads the weights."""
     return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
 
 
-def layer_accuracies(
+def _layer_accuracies(
     weights: Sequence[Weights], config: QuantizationConfig
 ) -> tuple[LayerAccuracy, ...]:
     """Products and tables, and what they compute with."""
@@ -263,6 +263,6 @@ def layer_accuracies(
     precision = {True: f"{config.weights} weights, {kind} activations"}
     precision[False] = f"{config.weights} weights"
     return tuple(
-        LayerAccuracy(w.result, layer_op_type(w), precision[isinstance(w, WeightProduct)])
+        LayerAccuracy(w.result, _layer_op_type(w), precision[isinstance(w, WeightProduct)])
         for w in weights
     )

@@ -99,15 +99,15 @@ def int8_tail(
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
         if tail_request.depth > MOST_DEPTH:
             return TOO_DEEP
-        return quantize_part(model, reached, tail_request, quantize) if reached else UNREACHED
+        return _quantize_part(model, reached, tail_request, quantize) if reached else UNREACHED
 
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:
         if request.contract is not None:
             return UNDER_CONTRACT, UNDER_CONTRACT
-        reached = list(reaching(cut.split, behind, samples, compiler.num_threads))
+        reached = list(_reaching(cut.split, behind, samples, compiler.num_threads))
         body: AnyModel | str = UNREACHED
         if behind.loop is not None:
-            trips = list(sample_trips(behind, reached, compiler))
+            trips = list(_sample_trips(behind, reached, compiler))
             shapes = [{name: array.shape for name, array in trip.items()} for trip in trips]
             body = part(behind.loop.body_for(shapes), trips) if trips else UNREACHED
         names = [info.name for info in behind.suffix.graph.input]
@@ -119,10 +119,10 @@ def int8_tail(
 
     split = cut.split
     staged = stage_tail(split.tail, split.late, split.reasons, compiler, int8)
-    return as_saved(staged, split, compiler)
+    return _as_saved(staged, split, compiler)
 
 
-def as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> StagedTail | None:
+def _as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> StagedTail | None:
     """A tail whose loop has an int8 body, with the weights that a file gives it: onnxruntime runs
     the loop where that body does not.  Other tails as they are."""
     if staged is None or staged.loop is None or staged.loop.int8 is None:
@@ -133,7 +133,7 @@ def as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> Sta
     return again and replace(again, is_restored=True)
 
 
-def quantize_part(
+def _quantize_part(
     model: Any,
     samples: Sequence[Mapping[str, Array]],
     request: QuantizationRequest,
@@ -153,7 +153,7 @@ def quantize_part(
     return "its shapes depend on values of its inputs" if decides else part_model
 
 
-def sample_trips(
+def _sample_trips(
     behind: Behind, samples: Sequence[Mapping[str, Array]], compiler: Compiler
 ) -> Iterator[dict[str, Array]]:
     """The inputs of some trips of a loop, but for those with arrays without elements; ``samples``
@@ -165,22 +165,22 @@ def sample_trips(
     for number, sample in enumerate(samples):
         feeds = select_declared(session, {name: sample[name] for name in session.input_names})
         progress = loop.begun(feeds)
-        count = trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
-        trips = positions(count, each, number)
+        count = _trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
+        trips = _positions(count, each, number)
         while progress.goes_on and progress.trips < count:
             if progress.trips in trips and progress.has_elements:
                 yield progress.feeds
             loop.trip.step(progress)
 
 
-def trips_in(progress: Progress, trip: TripSession) -> int:
+def _trips_in(progress: Progress, trip: TripSession) -> int:
     """The number of trips until a condition ends them."""
     while progress.goes_on:
         trip.step(progress)
     return progress.trips
 
 
-def positions(count: int, each: int, sample: int) -> set[int]:
+def _positions(count: int, each: int, sample: int) -> set[int]:
     """Trips of a sample, evenly spread; others for each sample."""
     if count <= each:
         return set(range(count))
@@ -188,7 +188,7 @@ def positions(count: int, each: int, sample: int) -> set[int]:
     return {int((n + shift) / each * count) for n in range(each)}
 
 
-def reaching(
+def _reaching(
     parts: Split, behind: Behind, samples: Sequence[Mapping[str, Array]], threads: int
 ) -> Iterator[dict[str, Array]]:
     """The values that samples of the model lead to in front of the rest."""

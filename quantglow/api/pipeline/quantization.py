@@ -82,13 +82,13 @@ def prepare_quantization(calibrated: Calibrated, request: QuantizationRequest) -
     return Prepared(calibrated, request, request.config, preparation, deadline)
 
 
-def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationConfig:
+def _excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationConfig:
     """The same options with more nodes in float."""
     exact = tuple(f"re:^{re.escape(name)}$" for name in names)
     return replace(config, nodes_to_exclude=(*(config.nodes_to_exclude or ()), *exact))
 
 
-def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationConfig:
+def _for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationConfig:
     """The options where only the main graph need have all nodes and values that they name."""
     scope, names = config.scope, value_names(graph)
     excluded = (*scope.names, *(config.nodes_to_exclude or ()))
@@ -153,7 +153,7 @@ class QuantizedCases:
                 cases[case.values] = quantize_for_all_shapes(
                     graph,
                     calibrated.profile,
-                    for_another_case(self.prepared.config, graph),
+                    _for_another_case(self.prepared.config, graph),
                     samples.deciding(case, graph)[1] if samples else None,
                     progress=False,
                     overrides=self.overrides,
@@ -193,7 +193,7 @@ def quantize_cases(
     return QuantizedCases(prepared, overrides, candidate, end)
 
 
-def round_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
+def _round_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
     """The int8 graph under other options, its weights not rounded against samples."""
     return Quantizer(prepared.candidate, config, progress=False).run()
 
@@ -209,12 +209,12 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
 
     def build(kept_float: Sequence[str]) -> Build:
         # Without samples: rounding weights against data takes long, and changes no time.
-        config = excluding(prepared.config, kept_float)
-        graph = round_to_nearest(prepared, config).graph
+        config = _excluding(prepared.config, kept_float)
+        graph = _round_to_nearest(prepared, config).graph
         return compiler.compile(graph, skip_branches=False)
 
     with debug.time_stage("measure speed", calibrated.seconds):
-        layers = round_to_nearest(prepared, prepared.config).report.nodes
+        layers = _round_to_nearest(prepared, prepared.config).report.nodes
         floats = compiler.compile(calibrated.float_graph, skip_branches=False)
         integers = [n for n in layers if n.precision != "float"]
         speeds = layer_speeds(integers, time_calls(floats, feeds), time_calls(build(()), feeds))
@@ -223,7 +223,7 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
             lambda one, other: time_ratio(one, other, feeds),
             deadline=prepared.deadline.halfway,
         ).run(slower(speeds), [speed.name for speed in speeds])
-    config = excluding(prepared.config, kept)
+    config = _excluding(prepared.config, kept)
     return replace(prepared, config=config, speeds=with_float(speeds, kept))
 
 

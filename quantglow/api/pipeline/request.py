@@ -263,12 +263,12 @@ def computing(profile_with: ProfileWith) -> Iterator[None]:
     NumPy's floating-point errors are handled as by default, whatever the application has set: small
     products underflow.
     """
-    ops = compile_ops() if profile_with == COMPILED else None
+    ops = _compile_ops() if profile_with == COMPILED else None
     with computing_with(ops), np.errstate(all="warn", under="ignore"):
         yield
 
 
-def compile_ops() -> NativeOps:
+def _compile_ops() -> NativeOps:
     """Native code for this processor."""
     # Only here: it loads LLVM, or the cache of kernels.
     from quantglow.runtime.native.array_ops import array_kernels

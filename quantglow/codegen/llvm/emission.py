@@ -18,12 +18,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import I64
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Extent, Place, Pointer
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, step_parts
 from quantglow.codegen.llvm.kernels import emit
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP
+from quantglow.codegen.llvm.values import I64
 from quantglow.ir.program.program import (
     Alloc,
     Buffer,

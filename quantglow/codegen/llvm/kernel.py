@@ -207,7 +207,7 @@ def source_digest() -> bytes | None:
     """Digest of the source of this package; None if it is not a folder of files."""
     folder = Path(quantglow.__file__).parent
     digest = hashlib.sha256()
-    files = sorted(folder.rglob("*.py"))
+    files = sorted([*folder.rglob("*.py"), *folder.rglob("*.ll")])
     try:
         for file in files:
             text = file.read_bytes()

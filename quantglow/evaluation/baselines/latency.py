@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.evaluation.latencies import busy_note, call_latencies
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, HasText
 from quantglow.support.processes.isolation import IsolationError, RaisedInChild, call_isolated
-from quantglow.support.views import HasText
 
 OURS = "quantglow"
 PLACES = {
@@ -149,7 +148,7 @@ def latency_beside_float(
 ) -> MeasuredLatency:
     """The latency of ``run``, and of ``model`` (path, bytes or ModelProto) in onnxruntime."""
     busy = busy_note()
-    with on_disk(model) as path:
+    with _on_disk(model) as path:
         contender = Contender(PEER, PEER, path)
         ours, other = compare_latency(run, feeds, [contender], threads, SECONDS, rounds=1)
     theirs = None if other.reason else other.median
@@ -157,7 +156,7 @@ def latency_beside_float(
 
 
 @contextmanager
-def on_disk(model: Any) -> Iterator[str]:
+def _on_disk(model: Any) -> Iterator[str]:
     """The absolute path of a model, which may be a path already (weights may lie beside it)."""
     if isinstance(model, str | os.PathLike):
         yield os.path.abspath(model)

@@ -50,7 +50,7 @@ def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Ar
 
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     model = openvino.Core().read_model(path)
-    hidden = [behind(result.input_value(0), original_of_copy) for result in model.get_results()]
+    hidden = [behind(result.input_value(0), _original_of_copy) for result in model.get_results()]
     model.add_results([openvino.opset13.result(value) for value in hidden if value is not None])
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     answers = []
@@ -60,7 +60,7 @@ def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Ar
     return answers
 
 
-def original_of_copy(value: Any) -> tuple[str, Any] | None:
+def _original_of_copy(value: Any) -> tuple[str, Any] | None:
     """The operator of a value of OpenVINO and its first operand; None for inputs."""
     node = value.get_node()
     return (node.get_type_name(), node.input_value(0)) if node.get_input_size() else None

@@ -28,7 +28,7 @@ ROW = 16
 def example(bundle: Contents) -> str:
     """The text of ``main.c``: C99 without warnings; ``-ffreestanding`` leaves the printing out."""
     name, upper = bundle.name, bundle.upper
-    inputs, outputs = arrays(bundle.inputs, "input"), arrays(bundle.outputs, "output")
+    inputs, outputs = _arrays(bundle.inputs, "input"), _arrays(bundle.outputs, "output")
     weights = "weights, " if bundle.has_weights else ""
     run = f"{name}_run_at({name}_level(), " if bundle.program.parts else f"{name}_run("
     return "\n".join(
@@ -44,18 +44,18 @@ def example(bundle: Contents) -> str:
             f"static ALIGNED unsigned char arena[{upper}_ARENA_NBYTES];",
             *inputs,
             *outputs,
-            f"static const void *const inputs[] = {{{pointers(bundle.inputs, 'input')}}};",
-            f"static void *const outputs[] = {{{pointers(bundle.outputs, 'output')}}};",
-            *(weight_lines(bundle) if bundle.has_weights else ()),
+            f"static const void *const inputs[] = {{{_pointers(bundle.inputs, 'input')}}};",
+            f"static void *const outputs[] = {{{_pointers(bundle.outputs, 'output')}}};",
+            *(_weight_lines(bundle) if bundle.has_weights else ()),
             "",
             "int main(void)",
             "{",
             "    int result;",
-            *(loading(bundle) if bundle.has_weights else ()),
+            *(_loading(bundle) if bundle.has_weights else ()),
             f"    result = {run}arena, {weights}inputs, outputs);",
             "#if __STDC_HOSTED__",
             f'    printf("{name}_run: %d\\n", result);',
-            *(line for index in range(len(outputs)) for line in printing(bundle, index)),
+            *(line for index in range(len(outputs)) for line in _printing(bundle, index)),
             "#endif",
             "    return result;",
             "}",
@@ -64,7 +64,7 @@ def example(bundle: Contents) -> str:
     )
 
 
-def arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
+def _arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
     """Memory of inputs or outputs; C has no arrays without elements."""
     sizes = (f"{tensor.macro}_SIZE" if tensor.nbytes else "1" for tensor in tensors)
     return [
@@ -73,12 +73,12 @@ def arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
     ]
 
 
-def pointers(tensors: Sequence[BundleTensor], word: str) -> str:
+def _pointers(tensors: Sequence[BundleTensor], word: str) -> str:
     """The elements of an array of pointers."""
     return ", ".join(f"{word}{index}" for index in range(len(tensors))) or "0"
 
 
-def weight_lines(bundle: Contents) -> Iterator[str]:
+def _weight_lines(bundle: Contents) -> Iterator[str]:
     """Memory of the constants: filled from the file, or placed by the linker."""
     upper = bundle.upper
     size = f"weights[{upper}_WEIGHTS_NBYTES]"
@@ -90,7 +90,7 @@ def weight_lines(bundle: Contents) -> Iterator[str]:
     yield "#endif"
 
 
-def loading(bundle: Contents) -> Iterator[str]:
+def _loading(bundle: Contents) -> Iterator[str]:
     """Statements that read the constants, on systems with files."""
     file = f"{bundle.name}_weights.bin"
     yield "#if __STDC_HOSTED__"
@@ -103,7 +103,7 @@ def loading(bundle: Contents) -> Iterator[str]:
     yield "#endif"
 
 
-def printing(bundle: Contents, index: int) -> Iterator[str]:
+def _printing(bundle: Contents, index: int) -> Iterator[str]:
     """Statements that print the first values of an output."""
     tensor = bundle.outputs[index]
     yield f'    printf("output {index}:");'
@@ -161,10 +161,10 @@ def check_pool(target: Target) -> None:
 
 def pool_files(bundle: Contents) -> dict[str, str]:
     """``NAME_pool.h`` and ``NAME_pool.c``."""
-    return {f"{bundle.name}_pool.{k}": fill(path, bundle) for k, path in TEMPLATES.items()}
+    return {f"{bundle.name}_pool.{k}": _fill(path, bundle) for k, path in TEMPLATES.items()}
 
 
-def fill(template: Path, bundle: Contents) -> str:
+def _fill(template: Path, bundle: Contents) -> str:
     """The text of a template for a bundle."""
     weights, levels = bundle.has_weights, bool(bundle.program.parts)
     words = {
@@ -193,14 +193,14 @@ def c_weights(name: str, weights: Weights) -> str:
             "",
             f"extern const unsigned char {name}_weights[{len(data)}];",
             f"QUANTGLOW_ALIGN({ALIGNMENT}) const unsigned char {name}_weights[{len(data)}] = {{",
-            *rows(data),
+            *_rows(data),
             "};",
             "",
         ]
     )
 
 
-def rows(data: bytes) -> Iterator[str]:
+def _rows(data: bytes) -> Iterator[str]:
     """Lines of numbers."""
     for start in range(0, len(data), ROW):
         yield ",".join(map(str, data[start : start + ROW])) + ","

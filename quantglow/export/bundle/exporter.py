@@ -50,7 +50,7 @@ TAKEN_NAMES = TARGETS | LIBRARIES | HEADERS
 """In lower case: file systems may not tell ``Float.h`` from ``float.h``."""
 
 
-def check_name(name: str) -> None:
+def _check_name(name: str) -> None:
     """Raise ``OptionError`` for a name that cannot begin symbols of C, or that others have."""
     if not is_identifier(name):
         raise OptionError(
@@ -90,9 +90,9 @@ class BundleOptions:
     def check(self, folder: str | os.PathLike[str]) -> BundleLimits:
         """The limits.  Raises ``OptionError`` or ``BackendError`` for what fails whatever the model
         is."""
-        check_name(instance("name", self.name, str, "an identifier of C"))
+        _check_name(instance("name", self.name, str, "an identifier of C"))
         check_files(folder)
-        targets = parse_targets(self.target)
+        targets = _parse_targets(self.target)
         if self.kind is Library.SHARED:
             check_shared(targets[-1], self.placement)
         if flag("threads", self.threads):
@@ -107,11 +107,11 @@ def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleO
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     limits = options.check(folder)
     if flag("quantize_input", options.quantize_input):
-        graph = with_quantized_inputs(graph)
+        graph = _with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
-        graph = with_quantized_outputs(graph)
+        graph = _with_quantized_outputs(graph)
     model = BundledModel(options.name, graph.source_hash, is_integer(graph))
-    code = build_code(graph, options.target, options.schedule)
+    code = _build_code(graph, options.target, options.schedule)
     write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
 
 
@@ -127,7 +127,7 @@ def _is_integer(node: Node) -> bool:
     return not floats and not node.bodies and not node.has(Trait.FUNCTION)
 
 
-def with_quantized_inputs(graph: Graph) -> Graph:
+def _with_quantized_inputs(graph: Graph) -> Graph:
     """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
     integer_graph = with_integer_inputs(graph)
     if not any(node.type.quant for node in integer_graph.inputs):
@@ -138,7 +138,7 @@ def with_quantized_inputs(graph: Graph) -> Graph:
     return integer_graph
 
 
-def with_quantized_outputs(graph: Graph) -> Graph:
+def _with_quantized_outputs(graph: Graph) -> Graph:
     """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
     integer_graph = with_integer_outputs(graph)
     if not any(node.type.quant for _, node in integer_graph.outputs):
@@ -158,14 +158,14 @@ def bundle_target(name: str) -> Target:
     return level_target(instance("target", level, str, "the name of a target"))
 
 
-def parse_targets(name: str) -> tuple[Target, ...]:
+def _parse_targets(name: str) -> tuple[Target, ...]:
     """The targets of a name; ``x86-64:all`` has several.  Raises ``BackendError`` for unknown
     ones."""
     is_choice = instance("target", name, str, "the name of a target").endswith(ALL)
     return choice_of(name)[0] if is_choice else (bundle_target(name),)
 
 
-def build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
+def _build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
@@ -174,16 +174,16 @@ def build_code(graph: Graph, target: str, schedule: str | None = None) -> Bundle
     if not instance("target", target, str, "the name of a target").endswith(ALL):
         return BundleCode((emit(graph, target, schedule),))
     targets, decision = choice_of(target)
-    return BundleCode(tuple(program_for(graph, target, schedule) for target in targets), decision)
+    return BundleCode(tuple(_program_for(graph, target, schedule) for target in targets), decision)
 
 
 def emit(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target by name.  Raises ``BackendError``."""
     check_own(graph)
-    return program_for(graph, bundle_target(target), schedule)
+    return _program_for(graph, bundle_target(target), schedule)
 
 
-def program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
+def _program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target."""
     return code_for(plan_program(graph, target, schedule=schedule_for(target, schedule)), target)
 

@@ -102,7 +102,7 @@ def header(bundle: Contents) -> str:
             "",
             f"#define {upper}_INPUT_COUNT {len(inputs)}",
             f"#define {upper}_OUTPUT_COUNT {len(outputs)}",
-            *(line for tensor in (*inputs, *outputs) for line in macros(tensor)),
+            *(line for tensor in (*inputs, *outputs) for line in _macros(tensor)),
             "",
             "/* Results of a run. */",
             *results(upper),
@@ -111,7 +111,7 @@ def header(bundle: Contents) -> str:
             'extern "C" {',
             "#endif",
             "",
-            *functions(bundle),
+            *_functions(bundle),
             "",
             "#ifdef __cplusplus",
             "}",
@@ -143,9 +143,9 @@ def stack(upper: str, bundle: Contents) -> Iterator[str]:
     yield f"#define {upper}_STACK_NBYTES {upper}_STACK_NBYTES_AT(QUANTGLOW_VLEN)"
 
 
-def macros(tensor: BundleTensor) -> Iterator[str]:
+def _macros(tensor: BundleTensor) -> Iterator[str]:
     """The facts of an input or output."""
-    yield f"/* {comment(tensor.name)} */"
+    yield f"/* {_comment(tensor.name)} */"
     yield f"#define {tensor.macro}_TYPE {tensor.c_type}"
     yield f"#define {tensor.macro}_SIZE {tensor.size}"
     yield f"#define {tensor.macro}_NBYTES {tensor.nbytes}"
@@ -157,7 +157,7 @@ def macros(tensor: BundleTensor) -> Iterator[str]:
         yield f"#define {tensor.macro}_ZERO_POINT ({tensor.zero_point})"
 
 
-def comment(text: str) -> str:
+def _comment(text: str) -> str:
     """A name that ends no comment and fits in a line."""
     shown = text.encode("ascii", "replace").decode().replace("*/", "* /").replace("/*", "/ *")
     return "".join(c if c.isprintable() else "?" for c in shown)
@@ -169,7 +169,7 @@ def results(upper: str) -> Iterator[str]:
         yield f"#define {upper}_{word} {code} /* {meaning} */"
 
 
-def functions(bundle: Contents) -> Iterator[str]:
+def _functions(bundle: Contents) -> Iterator[str]:
     """Declarations, with what the caller has to know."""
     name = bundle.name
     weights = ""
@@ -195,23 +195,23 @@ def functions(bundle: Contents) -> Iterator[str]:
             "   other than OK of any thread is that of the run. */"
         )
         yield f"typedef void (*{name}_barrier)(void *user);"
-        yield f"int {name}_run_part({arguments},\n    {identifier(name)});"
+        yield f"int {name}_run_part({arguments},\n    {_identifier(name)});"
     if bundle.target.scales_vectors:
         yield ""
         yield "/* Bits of a vector register of this processor, which must have vectors. */"
         yield f"int {name}_vlen(void);"
-    yield from levels(bundle)
+    yield from _levels(bundle)
     yield ""
     yield "/* The facts of this header as data; linkers drop them where nobody reads them. */"
     yield f"extern const quantglow_facts {name}_facts;"
 
 
-def identifier(name: str) -> str:
+def _identifier(name: str) -> str:
     """The last arguments of a run by several threads."""
     return f"int part, int parts, {name}_barrier barrier, void *user"
 
 
-def levels(bundle: Contents) -> Iterator[str]:
+def _levels(bundle: Contents) -> Iterator[str]:
     """Declarations of the code of each level, if there are several."""
     if parts := bundle.program.parts:
         weights = "const void *weights, " if bundle.has_weights else ""
@@ -227,7 +227,7 @@ def levels(bundle: Contents) -> Iterator[str]:
         yield f"int {bundle.name}_run_at(int level, {arguments});"
         observed = f"{bundle.name}_observer observer, void *user"
         yield f"int {bundle.name}_run_observed_at(int level, {arguments},\n    {observed});"
-        part = identifier(bundle.name)
+        part = _identifier(bundle.name)
         yield f"int {bundle.name}_run_part_at(int level, {arguments},\n    {part});"
         for part in parts:
             yield f"int {part}_run({arguments});"

@@ -61,7 +61,7 @@ def system_linkers(target: Target) -> Iterator[list[str]]:
     yield from programs("ld.lld")
 
 
-def command_name(command: Sequence[str]) -> str:
+def _command_name(command: Sequence[str]) -> str:
     """The name of a linker, without its folder."""
     return Path(command[0]).name if len(command) == 1 else command[-1]
 
@@ -121,17 +121,17 @@ def link_shared(codes: Sequence[bytes], target: Target, file: str) -> bytes:
 
     Raises ``BackendError``.
     """
-    command = next(library_linkers(target), None)
+    command = next(_library_linkers(target), None)
     if command is None:
         raise BackendError(
             f"no linker for {target.triple}. Remedy: install binutils or lld, or `pip install "
             "ziglang`; or leave library='shared' out and link the object yourself."
         )
     soname = f"-soname={file}"
-    return link(command, codes, [f"-Wl,{soname}" if is_compiler(command) else soname], file)
+    return link(command, codes, [f"-Wl,{soname}" if _is_compiler(command) else soname], file)
 
 
-def library_linkers(target: Target) -> Iterator[list[str]]:
+def _library_linkers(target: Target) -> Iterator[list[str]]:
     """Commands of the linkers that exist, the simplest first."""
     processor = target.triple.partition("-")[0]
     is_own = processor == host().triple.partition("-")[0]
@@ -142,7 +142,7 @@ def library_linkers(target: Target) -> Iterator[list[str]]:
             yield [path, "-shared", "-nostdlib", f"-Wl,{','.join(FLAGS)}"]
 
 
-def is_compiler(command: Sequence[str]) -> bool:
+def _is_compiler(command: Sequence[str]) -> bool:
     """Whether a command passes options of linkers on."""
     return "-nostdlib" in command
 
@@ -178,7 +178,7 @@ class Linker:
     after: Sequence[str] = ()
 
 
-def measure_linked(
+def _measure_linked(
     codes: Sequence[bytes], target: Target, roots: Sequence[str]
 ) -> tuple[int, str] | None:
     """Bytes that a program links of some objects, whose functions ``roots`` it calls, and the name
@@ -187,7 +187,7 @@ def measure_linked(
         file = "example"
         try:
             program = link(linker.command, codes, linker.before, file, linker.after)
-            return object_facts(program, target.object_format).loaded_nbytes, command_name(
+            return object_facts(program, target.object_format).loaded_nbytes, _command_name(
                 linker.command
             )
         except (BackendError, OSError, SubprocessError):  # another one may do better
@@ -228,7 +228,7 @@ def measure_flash(
     inside_nbytes: int,
 ) -> Flash:
     """The flash of some objects, which hold ``inside_nbytes`` of the weights."""
-    linking = measure_linked(codes, target, roots)
+    linking = _measure_linked(codes, target, roots)
     if linking is None:
         loaded = sum(object_facts(code, target.object_format).loaded_nbytes for code in codes)
         linking = loaded, ""

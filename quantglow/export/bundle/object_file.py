@@ -86,11 +86,11 @@ def parse_frames(report: str) -> dict[str, StackUse]:
     fixed = {name: int(nbytes) for nbytes, name in FRAME.findall(report)}
     stacks = {name: StackUse(nbytes) for name, nbytes in fixed.items()}
     for name, slots in LAYOUT.findall(report):
-        stacks[name] = stacks.get(name, StackUse()) + more(slots)
+        stacks[name] = stacks.get(name, StackUse()) + _more(slots)
     return {name: stack for name, stack in stacks.items() if stack != StackUse()}
 
 
-def more(slots: str) -> StackUse:
+def _more(slots: str) -> StackUse:
     """The vector registers of a layout, and the bytes that align it."""
     align, registers = CALL_ALIGN, 0
     for offset, alignment, scales in SLOT.findall(slots):

@@ -49,18 +49,18 @@ class ObjectFacts:
     undefined: tuple[str, ...]
 
 
-def text_at(table: bytes, at: int) -> str:
+def _text_at(table: bytes, at: int) -> str:
     """The text at an offset, up to the next zero byte."""
     return table[at : table.index(b"\0", at)].decode()
 
 
-def read_coff(code: bytes) -> ObjectFacts:
+def _read_coff(code: bytes) -> ObjectFacts:
     """The facts of an object."""
-    loaded = sum(size for size, flags in coff_sections(code) if not flags & COFF_NOT_LOADED)
-    return ObjectFacts(loaded, tuple(sorted(set(coff_undefined(code)))))
+    loaded = sum(size for size, flags in _coff_sections(code) if not flags & COFF_NOT_LOADED)
+    return ObjectFacts(loaded, tuple(sorted(set(_coff_undefined(code)))))
 
 
-def coff_sections(code: bytes) -> Iterator[tuple[int, int]]:
+def _coff_sections(code: bytes) -> Iterator[tuple[int, int]]:
     """Size and flags of each section."""
     (count,) = struct.unpack_from("<H", code, 2)
     for index in range(count):
@@ -68,7 +68,7 @@ def coff_sections(code: bytes) -> Iterator[tuple[int, int]]:
         yield struct.unpack_from("<16xI16xI", code, at)
 
 
-def coff_undefined(code: bytes) -> Iterator[str]:
+def _coff_undefined(code: bytes) -> Iterator[str]:
     """The names without a section."""
     symbols_at, count = struct.unpack_from("<II", code, 8)
     texts = code[symbols_at + SYMBOL_NBYTES * count :]
@@ -82,7 +82,7 @@ def coff_undefined(code: bytes) -> Iterator[str]:
         left = more
         if storage == COFF_EXTERNAL and not section and not value:
             long = struct.unpack("<II", raw)
-            yield text_at(texts, long[1]) if not long[0] else raw.rstrip(b"\0").decode()
+            yield _text_at(texts, long[1]) if not long[0] else raw.rstrip(b"\0").decode()
 
 
 class Section(NamedTuple):
@@ -103,18 +103,18 @@ class Section(NamedTuple):
 def read_elf(code: bytes) -> ObjectFacts:
     """The facts of an object."""
     order, is_wide = "<" if code[5] == 1 else ">", code[4] == 2
-    sections = list(elf_sections(code, order, is_wide))
+    sections = list(_elf_sections(code, order, is_wide))
     undefined = {
         name
         for section in sections
         if section.type == ELF_SYMBOLS
-        for name in elf_undefined(code, section, sections[section.link], order, is_wide)
+        for name in _elf_undefined(code, section, sections[section.link], order, is_wide)
     }
     loaded = sum(section.size for section in sections if section.flags & LOADED)
     return ObjectFacts(loaded, tuple(sorted(undefined - MADE_BY_LINKERS)))
 
 
-def elf_sections(code: bytes, order: str, is_wide: bool) -> Iterator[Section]:
+def _elf_sections(code: bytes, order: str, is_wide: bool) -> Iterator[Section]:
     """The headers of all sections; if there are too many for its field, the first has the count."""
     layout = struct.Struct(order + ("IIQQQQIIQQ" if is_wide else "10I"))
     (start,) = struct.unpack_from(order + ("Q" if is_wide else "I"), code, 40 if is_wide else 32)
@@ -124,37 +124,37 @@ def elf_sections(code: bytes, order: str, is_wide: bool) -> Iterator[Section]:
         yield Section(*layout.unpack_from(code, start + index * layout.size))
 
 
-def content(code: bytes, section: Section) -> bytes:
+def _content(code: bytes, section: Section) -> bytes:
     """The bytes of a section."""
     return code[section.offset : section.offset + section.size]
 
 
-def elf_undefined(
+def _elf_undefined(
     code: bytes, symbols: Section, texts: Section, order: str, is_wide: bool
 ) -> Iterator[str]:
     """The names without a section."""
     layout = struct.Struct(order + ("IBBHQQ" if is_wide else "IIIBBH"))
-    table = content(code, texts)
-    for symbol in layout.iter_unpack(content(code, symbols)):
+    table = _content(code, texts)
+    for symbol in layout.iter_unpack(_content(code, symbols)):
         name, section = symbol[0], symbol[3 if is_wide else 5]
         if name and not section:
-            yield text_at(table, name)
+            yield _text_at(table, name)
 
 
-def read_mach_o(code: bytes) -> ObjectFacts:
+def _read_mach_o(code: bytes) -> ObjectFacts:
     """The facts of an object."""
     loaded, undefined = 0, set[str]()
-    for kind, command in commands(code):
+    for kind, command in _commands(code):
         if kind == SEGMENT:
             loaded += sum(
-                n for segment, n in mach_o_sections(command) if segment not in MACH_O_NOT_LOADED
+                n for segment, n in _mach_o_sections(command) if segment not in MACH_O_NOT_LOADED
             )
         elif kind == MACH_O_SYMBOLS:
-            undefined |= set(mach_o_undefined(code, command))
+            undefined |= set(_mach_o_undefined(code, command))
     return ObjectFacts(loaded, tuple(sorted(undefined)))
 
 
-def commands(code: bytes) -> Iterator[tuple[int, bytes]]:
+def _commands(code: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and bytes of each command."""
     (count,) = struct.unpack_from("<I", code, 16)
     at = MACH_O_HEADER_NBYTES
@@ -164,7 +164,7 @@ def commands(code: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def mach_o_sections(command: bytes) -> Iterator[tuple[bytes, int]]:
+def _mach_o_sections(command: bytes) -> Iterator[tuple[bytes, int]]:
     """Segment and size of each section."""
     (count,) = struct.unpack_from("<I", command, 64)
     for index in range(count):
@@ -172,13 +172,13 @@ def mach_o_sections(command: bytes) -> Iterator[tuple[bytes, int]]:
         yield segment.rstrip(b"\0"), size
 
 
-def mach_o_undefined(code: bytes, command: bytes) -> Iterator[str]:
+def _mach_o_undefined(code: bytes, command: bytes) -> Iterator[str]:
     """The names without a section, without the underscore of C's names."""
     symbols_at, count, texts_at, nbytes = struct.unpack_from("<4I", command, 8)
     texts = code[texts_at : texts_at + nbytes]
     for name, kind, _, _, _ in struct.iter_unpack("<IBBHQ", code[symbols_at:][: 16 * count]):
         if kind & MACH_O_EXTERNAL and not kind & KIND:
-            yield text_at(texts, name).removeprefix("_")
+            yield _text_at(texts, name).removeprefix("_")
 
 
 class Reader:
@@ -205,17 +205,17 @@ class Reader:
         return self.data[self.at - nbytes : self.at].decode()
 
 
-def read_wasm(code: bytes) -> ObjectFacts:
+def _read_wasm(code: bytes) -> ObjectFacts:
     """The facts of an object; its memory belongs to the program."""
     loaded, undefined = 0, set[str]()
-    for kind, section in wasm_sections(code):
+    for kind, section in _wasm_sections(code):
         loaded += len(section) * (kind in (CODE, DATA))
         if kind == IMPORTS:
-            undefined |= set(functions_in(section))
+            undefined |= set(_functions_in(section))
     return ObjectFacts(loaded, tuple(sorted(undefined)))
 
 
-def wasm_sections(code: bytes) -> Iterator[tuple[int, bytes]]:
+def _wasm_sections(code: bytes) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each section."""
     reader = Reader(code)
     reader.at = WASM_HEADER_NBYTES
@@ -225,7 +225,7 @@ def wasm_sections(code: bytes) -> Iterator[tuple[int, bytes]]:
         reader.at += size
 
 
-def functions_in(section: bytes) -> Iterator[str]:
+def _functions_in(section: bytes) -> Iterator[str]:
     """The names of imported functions."""
     reader = Reader(section)
     for _ in range(reader.number()):
@@ -246,9 +246,9 @@ def functions_in(section: bytes) -> Iterator[str]:
 
 READERS: dict[ObjectFormat, Callable[[bytes], ObjectFacts]] = {
     ObjectFormat.ELF: read_elf,
-    ObjectFormat.MACH_O: read_mach_o,
-    ObjectFormat.COFF: read_coff,
-    ObjectFormat.WASM: read_wasm,
+    ObjectFormat.MACH_O: _read_mach_o,
+    ObjectFormat.COFF: _read_coff,
+    ObjectFormat.WASM: _read_wasm,
 }
 
 

@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from quantglow.codegen.llvm.builder import I64, Builder
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
+from quantglow.codegen.llvm.values import I32, I64, PTR, Value, vector
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weight_blocks
 from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
@@ -29,7 +30,7 @@ from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
 
-BLOCK = f"<{ALIGNMENT // 4} x i32>"
+BLOCK = vector(ALIGNMENT // 4, I32)
 BORDER_NBYTES = 4
 
 KERNEL = re.compile(r"@kernel\b")
@@ -73,11 +74,11 @@ def program_object(
     """
     program = with_shared_kernels(program)
     (weights,) = weight_blocks([program], placement)
-    part = part_object(name, program, weights, name, source_hash)
-    return replace(part, code=fill(part.code, weights))
+    part = _part_object(name, program, weights, name, source_hash)
+    return replace(part, code=_fill(part.code, weights))
 
 
-def part_object(
+def _part_object(
     name: str, program: EmittedProgram, weights: Weights, home: str, source_hash: str
 ) -> ProgramObject:
     """The object of a program whose constants belong to the object called ``home``, which may be
@@ -95,7 +96,7 @@ def part_object(
     if program.target.has_threads:
         runs += [PartFunction(f"{name}_run_part{end}", *contents, False)]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
-    placed = weights_text(home, program.target, weights, is_home=home == name)
+    placed = _weights_text(home, program.target, weights, is_home=home == name)
     texts = [*placed, *declarations, *(run.text() for run in runs)]
     texts += [clearing(clear, program)] if program.unwritten else []
     arena_nbytes = program.arena_nbytes + slack_nbytes
@@ -105,31 +106,31 @@ def part_object(
     renamed = [KERNEL.sub(f"@{function}", text) for text, function in functions.items()]
     inner = {run.name: run.parameters for run in runs}
     if program.target.scales_vectors:
-        texts += vector_length(f"{name}_vlen{end}")
+        texts += _vector_length(f"{name}_vlen{end}")
         inner[f"{name}_vlen{end}"] = ""
-    texts += guards(name, inner, needed, program.target) if needed else ()
+    texts += _guards(name, inner, needed, program.target) if needed else ()
     public = [function.removesuffix(INNER) for function in inner]
     compiled = object_file(program.target, ["\n".join(texts), *renamed], public)
-    stack = deepest(
+    stack = _deepest(
         compiled.frames,
         [{*public}, {*inner}, {*functions.values()}, *program.target.isa.routine_levels],
     )
     return ProgramObject(compiled.code, weights, stack, arena_nbytes, labels)
 
 
-def guards(
+def _guards(
     name: str, inner: Mapping[str, str], needed: Requirement, target: Target
 ) -> Iterator[str]:
     """The public functions, which ask the processor before they call those called ``inner``, with
     their parameters."""
-    yield from asking(name, needed, target.object_format.section(f".bss.{name}"))
+    yield from _asking(name, needed, target.object_format.section(f".bss.{name}"))
     for function, parameters in inner.items():
         result = UNSUPPORTED if parameters else 0
         public = function.removesuffix(INNER)
-        yield guard(public, function, parameters, f"{name}_suits", needed, result)
+        yield _guard(public, function, parameters, f"{name}_suits", needed, result)
 
 
-def deepest(frames: Mapping[str, StackUse], levels: Sequence[set[str]]) -> StackUse:
+def _deepest(frames: Mapping[str, StackUse], levels: Sequence[set[str]]) -> StackUse:
     """The stack of functions that call each other: those of each level call those of the next ones,
     and some of all of them functions of their own."""
     total, left = CALLS, dict(frames)
@@ -144,7 +145,7 @@ def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
     return {text: f"{name}_kernel{number}" for number, text in enumerate(texts)}
 
 
-def vector_length(name: str) -> list[str]:
+def _vector_length(name: str) -> list[str]:
     """``int NAME(void)``: bits of a vector register of this processor."""
     return [
         f"define i32 @{name}() nounwind {{",
@@ -156,7 +157,7 @@ def vector_length(name: str) -> list[str]:
     ]
 
 
-def weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> list[str]:
+def _weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> list[str]:
     """The declaration of the constants: as a marker and zeros, where they are in the object."""
     end = f"align {ALIGNMENT}"
     if weights.placement is Placement.BIN:
@@ -173,7 +174,7 @@ def weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> 
     return [f"{head} externally_initialized constant {kind} {value}{section}, {end}"]
 
 
-def fill(code: bytes, weights: Weights) -> bytes:
+def _fill(code: bytes, weights: Weights) -> bytes:
     """An object with the constants in place of the marker.  Raises ``BackendError``."""
     if weights.placement is not Placement.OBJECT:
         return code
@@ -184,7 +185,7 @@ def fill(code: bytes, weights: Weights) -> bytes:
     return b"".join((parts[0], *weights.pieces(), code[end:]))
 
 
-def arguments(placement: Placement) -> dict[str, str]:
+def _arguments(placement: Placement) -> dict[str, str]:
     """The arguments of functions, by the end of their names; processors with several levels have
     systems with threads."""
     weights = "ptr %weights, " if placement is Placement.BIN else ""
@@ -196,7 +197,7 @@ def arguments(placement: Placement) -> dict[str, str]:
     }
 
 
-def prefix(name: str, target: Target) -> str:
+def _prefix(name: str, target: Target) -> str:
     """The beginning of the symbols of a level."""
     return f"{name}_{target.name.replace('-', '_')}"
 
@@ -212,20 +213,20 @@ def levels_object(
 
     ``programs``: those of the levels of ``choice``.  Raises ``BackendError``.
     """
-    names = [prefix(name, program.target) for program in programs]
+    names = [_prefix(name, program.target) for program in programs]
     blocks = weight_blocks(programs, placement)
     parts = [
-        part_object(level_program, program, block, name, source_hash)
+        _part_object(level_program, program, block, name, source_hash)
         for level_program, program, block in zip(names, programs, blocks, strict=True)
     ]
     arena_nbytes = max(part.arena_nbytes for part in parts)
     kernels = max((part.kernels for part in parts), key=len)
     base, weights = programs[-1], blocks[-1]
     facts = Facts(name, source_hash, base, arena_nbytes, weights.nbytes, kernels)
-    parameters = arguments(placement)
+    parameters = _arguments(placement)
     lines = [
-        *weights_text(name, base.target, weights, is_home=True),
-        *choosing(name, names, choice, parameters),
+        *_weights_text(name, base.target, weights, is_home=True),
+        *_choosing(name, names, choice, parameters),
         *facts.lines(),
     ]
     runs = [f"{name}_{suffix}" for suffix in parameters]
@@ -234,7 +235,7 @@ def levels_object(
     deepest = StackUse.most(part.stack for part in parts)
     return replace(
         parts[-1],
-        code=fill(code.code, weights),
+        code=_fill(code.code, weights),
         stack=sum(code.frames.values(), deepest + CALLS),
         arena_nbytes=arena_nbytes,
         kernels=kernels,
@@ -242,12 +243,12 @@ def levels_object(
     )
 
 
-def choosing(
+def _choosing(
     name: str, names: Sequence[str], choice: Choice, blocks: Mapping[str, str]
 ) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
-    yield from level_function(f"{name}_level", choice)
+    yield from _level_function(f"{name}_level", choice)
     for suffix, block in blocks.items():
         yield from run_at(f"{name}_{suffix}_at", [f"{level}_{suffix}" for level in names], block)
         yield f"define i32 @{name}_{suffix}({block}) nounwind {{"
@@ -280,18 +281,18 @@ def clearing(name: str, program: EmittedProgram) -> str:
     b = Builder()
     b.start_block("entry")
     with b.loop(0, len(borders), 2) as index:
-        row = b.at(f"@{name}.ranges", b.mul(index, BORDER_NBYTES))
-        first, end = (b.load("i32", b.at(row, n), BORDER_NBYTES) for n in (0, BORDER_NBYTES))
-        first, end = (b.cast("zext", "i32", border, I64) for border in (first, end))
+        row = b.at(Value.of(f"@{name}.ranges", PTR), b.mul(index, BORDER_NBYTES))
+        first, end = (b.load(I32, b.at(row, n), BORDER_NBYTES) for n in (0, BORDER_NBYTES))
+        first, end = (b.cast("zext", I32, border, I64) for border in (first, end))
         with b.loop(first, end) as block:
-            place = b.at("%arena", b.mul(block, ALIGNMENT))
+            place = b.at(Value.of("%arena", PTR), b.mul(block, ALIGNMENT))
             b.store(BLOCK, "zeroinitializer", place, ALIGNMENT)
     b.do("ret void")
     text = "\n".join(b.lines)
     return f"{table}\ndefine internal void @{name}(ptr %arena) nounwind {{\n{text}\n}}\n"
 
 
-def level_function(name: str, choice: Choice, attributes: str = "") -> Iterator[str]:
+def _level_function(name: str, choice: Choice, attributes: str = "") -> Iterator[str]:
     """``int NAME(void)``: number of the first level whose features are all there."""
     detection, needs = choice.detection, choice.needs
     yield f"define i32 @{name}() nounwind {attributes}{{"
@@ -311,12 +312,12 @@ def level_function(name: str, choice: Choice, attributes: str = "") -> Iterator[
     yield "}"
 
 
-def asking(name: str, needed: Requirement, section: str) -> Iterator[str]:
+def _asking(name: str, needed: Requirement, section: str) -> Iterator[str]:
     """``i1 NAME_suits()``: whether this processor has what a program needs."""
     yield needed.detection.helpers
     yield f"@{name}_noted = internal global i8 0{section}, align 1"
     choice = Choice(needed.detection, (needed.needs, ()))
-    yield from level_function(f"{name}_lacks", choice, needed.attributes)
+    yield from _level_function(f"{name}_lacks", choice, needed.attributes)
     yield f"""
 define i1 @{name}_suits() nounwind {needed.attributes}{{
   %noted = load atomic i8, ptr @{name}_noted monotonic, align 1
@@ -337,7 +338,7 @@ no:
 """
 
 
-def guard(
+def _guard(
     name: str, inner: str, parameters: str, question: str, needed: Requirement, result: int
 ) -> str:
     """The function ``name`` that runs ``inner``, or gives a result where ``question`` says no."""

@@ -22,10 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from quantglow.codegen.llvm.builder import I64, Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.call_profile import name_of
 from quantglow.codegen.llvm.emitted import EmittedProgram, Place, Pointer
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP_WORDS, MOVING_WORDS
+from quantglow.codegen.llvm.values import I1, I8, I32, I64, PTR, Operand, Value
 from quantglow.export.bundle.constants import Placement, Weights
 from quantglow.support.classes import Concise, cached_property
 
@@ -42,6 +43,10 @@ LEAST_WORK = 250_000
 """Minimum estimated operations of a kernel that threads share: the time of about one barrier."""
 
 ARGUMENTS = "i32 %part, i32 %parts, ptr %barrier, ptr %user"
+
+
+ARGS, ARENA, CHECKS = (Value.of(f"%{name}", PTR) for name in ("args", "arena", "checks"))
+"""Pointers: to the arguments of a kernel, to the arena, and to indices that were out of range."""
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +77,7 @@ class RunFunction(Concise):
         self._check_callers_memory()
         permission = self._permission
         if permission:
-            asked = b.emit(f"call i64 @{self._permission_name}()")
+            asked = b.emit(I64, f"call i64 @{self._permission_name}()")
             self._refuse(REFUSED, [b.compare("ne", I64, asked, "0")])
         self._clear()
         for number in range(self.program.count):
@@ -120,15 +125,15 @@ class RunFunction(Concise):
     def _ends(self) -> dict[Place, list[Value]]:
         """Addresses of inputs and outputs."""
         return {
-            place: [self.b.load("ptr", self._element(array, index)) for index in range(len(ports))]
+            place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))]
             for place, array, ports in (
                 (Place.INPUT, "%inputs", self.program.inputs),
                 (Place.OUTPUT, "%outputs", self.program.outputs),
             )
         }
 
-    def _element(self, array: Value, index: int) -> Value:
-        return self.b.emit(f"getelementptr ptr, ptr {array}, i64 {index}")
+    def _element(self, array: Operand, index: int) -> Value:
+        return self.b.emit(PTR, f"getelementptr ptr, ptr {array}, i64 {index}")
 
     def _check_callers_memory(self) -> None:
         """Return an error for null pointers and for memory that is not aligned."""
@@ -136,16 +141,16 @@ class RunFunction(Concise):
         pointers = ["%arena"] * bool(self.program.arena_nbytes) + ["%inputs", "%outputs"]
         if self.weights.placement is Placement.BIN:
             pointers.insert(0, "%weights")
-        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in pointers])
+        self._refuse(NULL, [b.compare("eq", PTR, p, "null") for p in pointers])
         views = [v for ports in (self.program.inputs, self.program.outputs) for _, v in ports]
         ends = [pointer for pointers in self._ends.values() for pointer in pointers]
-        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in ends])
+        self._refuse(NULL, [b.compare("eq", PTR, p, "null") for p in ends])
         aligned = [(p, self.arena_align) for p in pointers if p in ("%arena", "%weights")]
         aligned += [(p, v.type.dtype.nbytes) for p, v in zip(ends, views, strict=True)]
         self._refuse(MISALIGNED, [self._is_misaligned(p, nbytes) for p, nbytes in aligned])
 
-    def _is_misaligned(self, pointer: Value, nbytes: int) -> Value:
-        address = self.b.cast("ptrtoint", "ptr", pointer, I64)
+    def _is_misaligned(self, pointer: Operand, nbytes: int) -> Value:
+        address = self.b.cast("ptrtoint", PTR, pointer, I64)
         return self.b.compare("ne", I64, self.b.op("and", I64, address, str(nbytes - 1)), "0")
 
     def _refuse(self, result: int, conditions: Sequence[Value]) -> None:
@@ -154,7 +159,7 @@ class RunFunction(Concise):
         if conditions:
             holds = conditions[0]
             for condition in conditions[1:]:
-                holds = b.op("or", "i1", holds, condition)
+                holds = b.op("or", I1, holds, condition)
             with b.when(holds):
                 b.do(f"ret i32 {result}")
                 b.start_block(b.fresh("never"))
@@ -176,12 +181,12 @@ class RunFunction(Concise):
         """Set the arguments of a kernel, and call it for all of its items."""
         b, row = self.b, self.program.rows[number]
         for position, pointer in enumerate(row.pointers):
-            slot = b.at("%args", SLOT_NBYTES * position)
+            slot = b.at(ARGS, SLOT_NBYTES * position)
             if pointer.place is Place.SIZE:
                 b.store(I64, str(pointer.offset_bytes), slot, SLOT_NBYTES)
             else:
                 address = b.at(self._address(pointer), moved.get((number, position), 0))
-                b.store("ptr", address, slot, SLOT_NBYTES)
+                b.store(PTR, address, slot, SLOT_NBYTES)
         self._observe(0)
         self._call(number)
         self._observe(1)
@@ -203,9 +208,9 @@ class RunFunction(Concise):
         b = self.b
         match pointer.place:
             case Place.ARENA:
-                return b.at("%arena", pointer.offset_bytes)
+                return b.at(ARENA, pointer.offset_bytes)
             case Place.CHECK:
-                return b.at("%checks", pointer.offset_bytes)
+                return b.at(CHECKS, pointer.offset_bytes)
             case Place.CONSTANT:
                 first = self.weights.offset_bytes(pointer.index)
                 return b.at(self._weights, first + pointer.offset_bytes)
@@ -216,7 +221,7 @@ class RunFunction(Concise):
     @property
     def _weights(self) -> Value:
         is_given = self.weights.placement is Placement.BIN
-        return "%weights" if is_given else f"@{self.weights_name}"
+        return Value.of("%weights" if is_given else f"@{self.weights_name}", PTR)
 
     # -- loops
 
@@ -247,7 +252,7 @@ class RunFunction(Concise):
 
     def _holds(self, condition: Pointer) -> Value:
         """Whether the condition of a loop holds."""
-        return self.b.compare("ne", "i8", self.b.load("i8", self._address(condition)), "0")
+        return self.b.compare("ne", I8, self.b.load(I8, self._address(condition)), "0")
 
     def _strides(self, pointers: Sequence[Pointer]) -> Iterator[tuple[tuple[int, int], int]]:
         """Row and position of each pointer that moves in a loop, and its bytes in a trip."""
@@ -268,7 +273,7 @@ class RunFunction(Concise):
     def _return(self) -> None:
         b, code = self.b, "0"
         for index in range(len(self.program.indexings)):
-            value = b.load(I64, b.at("%checks", SLOT_NBYTES * index), SLOT_NBYTES)
+            value = b.load(I64, b.at(CHECKS, SLOT_NBYTES * index), SLOT_NBYTES)
             code = value if code == "0" else b.op("or", I64, code, value)
         if code != "0":
             self._refuse(OUT_OF_RANGE, [b.compare("ne", I64, code, "0")])
@@ -300,7 +305,10 @@ class PartFunction(RunFunction):
             self.is_behind = True
             return
         self._catch_up()
-        first, end = self._border("%part", row.items), self._border(self._next, row.items)
+        first, end = (
+            self._border(Value.of("%part", I32), row.items),
+            self._border(self._next, row.items),
+        )
         b.do(f"call void @{self.kernels[number]}(ptr %args, i64 {first}, i64 {end})")
         self._wait()
 
@@ -321,14 +329,14 @@ class PartFunction(RunFunction):
 
     @property
     def _is_first(self) -> Value:
-        return self.b.compare("eq", "i32", "%part", "0")
+        return self.b.compare("eq", I32, "%part", "0")
 
     @property
     def _next(self) -> Value:
-        return self.b.op("add", "i32", "%part", "1")
+        return self.b.op("add", I32, "%part", "1")
 
     def _border(self, part: Value, items: int) -> Value:
         """The first item of a part: ``items * part // parts``."""
         b = self.b
-        product = b.op("mul", I64, b.cast("zext", "i32", part, I64), str(items))
-        return b.op("udiv", I64, product, b.cast("zext", "i32", "%parts", I64))
+        product = b.op("mul", I64, b.cast("zext", I32, part, I64), str(items))
+        return b.op("udiv", I64, product, b.cast("zext", I32, "%parts", I64))

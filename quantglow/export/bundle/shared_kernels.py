@@ -57,28 +57,28 @@ class Literal:
 
 def literals(text: str, sharing: Sharing) -> Iterator[Literal]:
     """The numbers in the body of a kernel that may become operands."""
-    at = body_begins(text)
+    at = _body_begins(text)
     for block in BLOCKS.split(text[at:]):
-        keeps = sharing is Sharing.OUTER and is_loop(block)
+        keeps = sharing is Sharing.OUTER and _is_loop(block)
         for line in block.splitlines(keepends=True):
-            for number in line_literals(line.rstrip("\n")):
+            for number in _line_literals(line.rstrip("\n")):
                 if not (keeps and number.is_part_of_address):
                     yield replace(number, begin=at + number.begin, end=at + number.end)
             at += len(line)
 
 
-def is_loop(block: str) -> bool:
+def _is_loop(block: str) -> bool:
     """Whether a block of instructions is an innermost loop: it branches to itself."""
     label = block.partition(":")[0]
     return f" label %{label}," in block
 
 
-def body_begins(text: str) -> int:
+def _body_begins(text: str) -> int:
     """The position behind the entry of the kernel: functions that it calls may stand before it."""
     return text.index(ENTRY, text.index("@kernel(")) + len(ENTRY)
 
 
-def line_literals(line: str) -> Iterator[Literal]:
+def _line_literals(line: str) -> Iterator[Literal]:
     """The same in one line, wherever it is."""
     if match := OPERATION.match(line):
         compared, kind, *operands = match.groups()
@@ -130,17 +130,17 @@ class Kernels:
             if place.kind == ROOM_KIND:
                 name = max(column, key=int)
             elif column in numbers:
-                name = operand(place, numbers[column], loads)
+                name = _operand(place, numbers[column], loads)
             else:
                 continue
             pieces += [self.text[done : place.begin], name]
             done = place.end
-        text, first = "".join([*pieces, self.text[done:]]), body_begins(self.text)
-        beginning = [sizes_pointer(pointers)] * bool(numbers)
+        text, first = "".join([*pieces, self.text[done:]]), _body_begins(self.text)
+        beginning = [_sizes_pointer(pointers)] * bool(numbers)
         return "".join([text[:first], *beginning, *loads.values(), text[first:]])
 
 
-def operand(place: Literal, number: int, loads: dict[str, str]) -> str:
+def _operand(place: Literal, number: int, loads: dict[str, str]) -> str:
     """The name of an operand where it takes the place of a literal; ``loads`` has instructions by
     the name that they define."""
     name = f"%size{number}.{place.element}"
@@ -148,11 +148,11 @@ def operand(place: Literal, number: int, loads: dict[str, str]) -> str:
     if place.kind == place.element:
         return name
     whole = f"{name}.{place.kind.split()[0][1:]}"
-    loads.setdefault(whole, spread(whole, name, place))
+    loads.setdefault(whole, _spread(whole, name, place))
     return whole
 
 
-def sizes_pointer(pointers: int) -> str:
+def _sizes_pointer(pointers: int) -> str:
     """Instructions that load the address of a call's sizes from behind so many pointers."""
     return (
         f"  %sizes.at = getelementptr i8, ptr %args, i32 {SLOT_NBYTES * pointers}\n"
@@ -168,7 +168,7 @@ def load(name: str, element: str, offset_bytes: int) -> str:
     )
 
 
-def spread(name: str, source: str, place: Literal) -> str:
+def _spread(name: str, source: str, place: Literal) -> str:
     """Instructions that copy an operand to all lanes."""
     kind, count = place.kind, place.kind.split()[0][1:]
     return (
@@ -234,7 +234,7 @@ def group(texts: Sequence[str], sharing: Sharing) -> list[tuple[Kernels, list[st
     for text in texts:
         places = list(literals(text, sharing))
         values = tuple(place.text for place in places)
-        group = groups.setdefault(skeleton(text, places), [])
+        group = groups.setdefault(_skeleton(text, places), [])
         fitting = (entry for entry in group if entry[0].takes(values))
         kernels, members = next(fitting, (None, []))
         if kernels is None:
@@ -245,7 +245,7 @@ def group(texts: Sequence[str], sharing: Sharing) -> list[tuple[Kernels, list[st
     return [entry for group in groups.values() for entry in group]
 
 
-def skeleton(text: str, places: Sequence[Literal]) -> str:
+def _skeleton(text: str, places: Sequence[Literal]) -> str:
     """The text without these literals."""
     ends = [0, *(place.end for place in places)]
     begins = [*(place.begin for place in places), len(text)]

@@ -2,6 +2,8 @@
 
 A bundle that exceeds its limits of flash and RAM is refused with its figures.  The manifest says as
 JSON what the bundle was made of and what it needs.
+
+A model as a module of WebAssembly, with the ES module that loads it in Node and in browsers.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -31,10 +34,9 @@ from quantglow.export.bundle.contents import (
     input_tensors,
     output_tensors,
 )
-from quantglow.export.bundle.header import header
-from quantglow.export.bundle.linking import Library, link_shared
+from quantglow.export.bundle.header import RESULTS, header
+from quantglow.export.bundle.linking import Library, link, link_shared, programs
 from quantglow.export.bundle.program_object import ProgramObject
-from quantglow.export.bundle.wasm import es_module, wasm_module
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.errors import BackendError, FileFormatError, OptionError
 from quantglow.support.files import cause, writing
@@ -65,9 +67,9 @@ class BundleLimits:
         if self.flash_nbytes is not None:
             flash = bundle.flash
             parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
-            refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
+            _refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
         if self.ram_nbytes is not None:
-            refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
+            _refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
 
 
 def write_bundle(
@@ -87,7 +89,7 @@ def write_bundle(
     """
     bundle = replace(build_contents(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
-    files = bundle_files(bundle, library)
+    files = _bundle_files(bundle, library)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -96,7 +98,7 @@ def write_bundle(
             f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
             "Remedy: name a folder where you may write."
         ) from error
-    old = list(left_over(folder, model.name, files))
+    old = list(_left_over(folder, model.name, files))
     with ExitStack() as stack:  # all are written before the first one takes its name
         for file, data in files.items():
             stack.enter_context(writing(path / file)).write_bytes(data)
@@ -111,9 +113,9 @@ def check_files(folder: str | os.PathLike[str]) -> None:
         path = Path(folder) / file
         if not os.path.exists(path):
             continue
-        if not is_generated(path, first_line):
+        if not _is_generated(path, first_line):
             what = "quantglow did not write it"
-        elif is_edited(path, comment):
+        elif _is_edited(path, comment):
             what = "it was edited, or an older version of quantglow wrote it"
         else:
             continue
@@ -123,7 +125,7 @@ def check_files(folder: str | os.PathLike[str]) -> None:
         )
 
 
-def is_generated(path: Path, first_line: str) -> bool:
+def _is_generated(path: Path, first_line: str) -> bool:
     """Whether a file begins with a line that quantglow writes for a bundle of any name."""
     before, after = first_line.split("{}")
     if not os.path.isfile(path):  # a folder, or a pipe, which may never end
@@ -145,7 +147,7 @@ def build_contents(model: BundledModel, code: BundleCode, placement: Placement) 
     )
 
 
-def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
+def _bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     """The contents of each file."""
     name, program = bundle.name, bundle.program
     texts = {
@@ -153,28 +155,28 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example(bundle),
         "CMakeLists.txt": cmake_lists(bundle),
     }
-    texts |= {file: sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
+    texts |= {file: _sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
     if bundle.has_pool:
         texts |= pool_files(bundle)
     parts = {f"{part}.o": data for part, data in program.parts.items()}
-    files = {f"{name}.o": program.code, **parts, **weights_files(name, program)}
+    files = {f"{name}.o": program.code, **parts, **_weights_files(name, program)}
     files |= {file: text.encode() for file, text in texts.items()}
     if library is Library.SHARED:
-        files |= loadable_files(bundle)
-    facts = manifest(bundle, files)
+        files |= _loadable_files(bundle)
+    facts = _manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
 
 
-def loadable_files(bundle: Contents) -> dict[str, bytes]:
+def _loadable_files(bundle: Contents) -> dict[str, bytes]:
     """The files for loaders.  Raises ``BackendError``."""
     name, program = bundle.name, bundle.program
     if bundle.target.is_module:
-        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
+        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": _es_module(bundle).encode()}
     file = f"lib{name}.so"
     return {file: link_shared([program.code, *program.parts.values()], bundle.target, file)}
 
 
-def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
+def _weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
     """The file of the weights, if they are not in the object."""
     match program.weights.placement:
         case Placement.OBJECT:
@@ -185,7 +187,7 @@ def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
             return {f"{name}_weights.bin": b"".join(program.weights.pieces())}
 
 
-def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
+def _refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
     """Raise ``BackendError`` if the parts take more than ``most`` bytes, counted by a method."""
     total = sum(parts.values())
     if total > most:
@@ -198,19 +200,19 @@ def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> Non
         )
 
 
-def sign(text: str, comment: str) -> str:
+def _sign(text: str, comment: str) -> str:
     """A text with its hash in a last line, a ``comment`` of its language."""
     return f"{text}{comment.format(f'{SIGNATURE} {_hash(text.encode())}')}\n"
 
 
-def is_edited(path: Path, comment: str) -> bool:
+def _is_edited(path: Path, comment: str) -> bool:
     """Whether a file is not as ``sign`` gave it."""
     text = path.read_text(encoding="utf-8", errors="replace")
     last = text.rfind(comment.split("{}")[0] + SIGNATURE)
-    return last < 0 or sign(text[:last], comment) != text
+    return last < 0 or _sign(text[:last], comment) != text
 
 
-def left_over(
+def _left_over(
     folder: str | os.PathLike[str], name: str, new: Mapping[str, bytes]
 ) -> Iterator[Path]:
     """Files of the earlier bundle of a name that the new one has not, as they were written.
@@ -244,7 +246,7 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
     """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
     target, program = bundle.target, bundle.program
     return {
@@ -273,3 +275,76 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
             for file, data in files.items()
         },
     }
+
+
+LEAST_STACK_NBYTES = 1 << 16
+TEMPLATE = Path(__file__).with_name("module.mjs")
+"""The ES module; words in ``__`` stand for what differs between models."""
+
+ARRAYS = {
+    "float": "Float32Array",
+    "int8_t": "Int8Array",
+    "uint8_t": "Uint8Array",
+    "int16_t": "Int16Array",
+    "int32_t": "Int32Array",
+    "int64_t": "BigInt64Array",
+}
+"""Type of C -> typed array of JavaScript."""
+
+
+def wasm_module(bundle: Contents) -> bytes:
+    """``NAME.wasm``: memory, ``NAME_run``, and where free memory begins.
+
+    Raises ``BackendError`` if there is no linker, and for models that need functions of C.
+    """
+    needs, program, file = bundle.needs, bundle.program, f"{bundle.name}.wasm"
+    if missing := (*needs.libm, *needs.system, *needs.compiler):
+        raise BackendError(
+            f"a module of WebAssembly has no library, and the model calls {', '.join(missing)}. "
+            "Remedy: quantize these operators, or leave library='shared' out and link the object "
+            "with a library of C."
+        )
+    command = next(programs("wasm-ld"), None)
+    if command is None:
+        raise BackendError(
+            "no linker for WebAssembly. Remedy: install lld, or `pip install ziglang`; or leave "
+            "library='shared' out and link the object with wasm-ld yourself."
+        )
+    stack = max(LEAST_STACK_NBYTES, -(-2 * program.stack.most_nbytes // ALIGNMENT) * ALIGNMENT)
+    exports = [f"--export={name}" for name in (f"{bundle.name}_run", "__heap_base")]
+    options = ["--no-entry", "--strip-all", "--stack-first", "-z", f"stack-size={stack}"]
+    return link(command, [program.code], [*options, *exports], file)
+
+
+def _es_module(bundle: Contents) -> str:
+    """The text of ``NAME.mjs``."""
+    ends = {"inputs": bundle.inputs, "outputs": bundle.outputs}
+    facts = {
+        "name": bundle.name,
+        "version": __version__,
+        "sourceHash": bundle.model.source_hash,
+        "arenaBytes": bundle.program.arena_nbytes,
+        "align": ALIGNMENT,
+        **{
+            word: [
+                {
+                    "name": tensor.name,
+                    "array": ARRAYS[tensor.c_type],
+                    "shape": list(tensor.shape),
+                    "size": tensor.size,
+                    "bytes": tensor.nbytes,
+                    "scale": tensor.scale,
+                    "zeroPoint": tensor.zero_point,
+                }
+                for tensor in tensors
+            ]
+            for word, tensors in ends.items()
+        },
+    }
+    words = {
+        "__NAME__": bundle.name,
+        "__FACTS__": json.dumps(facts, indent=2),
+        "__RESULTS__": json.dumps([meaning for _, meaning in sorted(RESULTS.values())], indent=2),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return re.sub("|".join(words), lambda match: words[match[0]], text)

@@ -43,22 +43,22 @@ OLDEST_IR = 10
 def name_left_out_results(proto: onnx.ModelProto) -> bool:
     """Give new names to results without one where onnxruntime takes them for granted; whether there
     were any."""
-    unnamed = [node for node in every_node(proto) if "" in node.output and is_unsafe(node)]
+    unnamed = [node for node in every_node(proto) if "" in node.output and _is_unsafe(node)]
     if unnamed:
-        names = new_names(proto)
+        names = _new_names(proto)
         for node in unnamed:
-            node.output[:] = [name or next(names) for name in node_results(node)]
+            node.output[:] = [name or next(names) for name in _node_results(node)]
     return bool(unnamed)
 
 
-def is_unsafe(node: onnx.NodeProto) -> bool:
+def _is_unsafe(node: onnx.NodeProto) -> bool:
     """Whether onnxruntime takes for granted that results of a node have names."""
     if any(attribute.HasField("g") for attribute in node.attribute):
         return True
     return node.domain in ("", "ai.onnx") and node.op_type in NAMED_RESULTS
 
 
-def node_results(node: onnx.NodeProto) -> list[str]:
+def _node_results(node: onnx.NodeProto) -> list[str]:
     """The results of a node; a BatchNormalization that does not train has but one."""
     names = list(node.output)
     trains = any(a.name == "training_mode" and a.i for a in node.attribute)
@@ -67,7 +67,7 @@ def node_results(node: onnx.NodeProto) -> list[str]:
     return names
 
 
-def new_names(proto: onnx.ModelProto) -> Iterator[str]:
+def _new_names(proto: onnx.ModelProto) -> Iterator[str]:
     """Names that the model does not have."""
     existing = set(all_names(proto))
     yield from (name for name in map("left out {}".format, count()) if name not in existing)
@@ -76,10 +76,10 @@ def new_names(proto: onnx.ModelProto) -> Iterator[str]:
 def copy_shared_results(proto: onnx.ModelProto) -> bool:
     """Give bodies results of their own where onnxruntime gives wrong or no values: for one that is
     given twice, and for numbers of trips and elements of a Scan; whether there were any."""
-    names, is_changed = new_names(proto), False
+    names, is_changed = _new_names(proto), False
     for node in every_node(proto):
         for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
-            occupied = reused_inputs(node, body)
+            occupied = _reused_inputs(node, body)
             for result in body.output:
                 if result.name in occupied:
                     body.node.add(op_type="Identity", input=[result.name], output=[next(names)])
@@ -88,7 +88,7 @@ def copy_shared_results(proto: onnx.ModelProto) -> bool:
     return is_changed
 
 
-def reused_inputs(node: onnx.NodeProto, body: onnx.GraphProto) -> set[str]:
+def _reused_inputs(node: onnx.NodeProto, body: onnx.GraphProto) -> set[str]:
     """Inputs of a body whose memory onnxruntime uses again while they are results."""
     count = {"Loop": 1, "Scan": len(body.input)}.get(node.op_type, 0)
     return {value.name for value in body.input[:count]}
@@ -145,7 +145,7 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     declared = main_opset(model)
     if declared == opset:
         return model
-    if is_same_in(model, opset):
+    if _is_same_in(model, opset):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         for stamp in copy.opset_import:
@@ -155,7 +155,7 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     try:
         converted: onnx.ModelProto = version_converter.convert_version(model, opset)
     except (RuntimeError, *INFERENCE_FAILURES) as error:
-        names = ", ".join(sorted(changed_operators(model, opset)))
+        names = ", ".join(sorted(_changed_operators(model, opset)))
         raise ModelError(
             f"operators that stay as the model has them ({names}) changed between opset {declared} "
             f"and {opset}, in which the model is written, and onnx does not convert them: {error}. "
@@ -170,15 +170,15 @@ def opset_for(model: onnx.ModelProto, least: int) -> int:
     declared = main_opset(model)
     if declared <= least:
         return least
-    return next(opset for opset in range(least, declared + 1) if is_same_in(model, opset))
+    return next(opset for opset in range(least, declared + 1) if _is_same_in(model, opset))
 
 
-def is_same_in(model: onnx.ModelProto, opset: int) -> bool:
+def _is_same_in(model: onnx.ModelProto, opset: int) -> bool:
     """Whether every operator of the model means the same in another version."""
-    return not changed_operators(model, opset)
+    return not _changed_operators(model, opset)
 
 
-def changed_operators(model: onnx.ModelProto, opset: int) -> set[str]:
+def _changed_operators(model: onnx.ModelProto, opset: int) -> set[str]:
     """Operators of the model that mean something else in another version."""
     declared = main_opset(model)
     used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in ("", "ai.onnx")}

@@ -55,7 +55,7 @@ def conv(node: Conv, w: OnnxWriter) -> Value:
     if node.residual is not None:
         operands = [sums, w.real(node.residual, IMAGE)]
         sums = w.emit("Add", operands, f"{node.name}:with_residual")
-    return finish(node, activate(node, sums, w), IMAGE, w)
+    return finish(node, _activate(node, sums, w), IMAGE, w)
 
 
 @export_rule(ConvTranspose)
@@ -63,7 +63,7 @@ def conv_transpose(node: ConvTranspose, w: OnnxWriter) -> Value:
     """Weights [KH, KW, C/group, O] become [C, O/group, KH, KW]."""
     sums = w.emit(
         "ConvTranspose",
-        [w.real(node.x, IMAGE), transpose_weights(node, w), *bias(node, w)],
+        [w.real(node.x, IMAGE), _transpose_weights(node, w), *bias(node, w)],
         f"{node.name}:sum",
         kernel_shape=node.w.type.shape[:2],
         strides=node.strides,
@@ -75,10 +75,10 @@ def conv_transpose(node: ConvTranspose, w: OnnxWriter) -> Value:
     if node.out is not None and node.group > 1:
         # onnxruntime would quantize float weights in front of a QuantizeLinear once more.
         sums = w.opaque(sums, node.name)
-    return finish(node, activate(node, sums, w), IMAGE, w)
+    return finish(node, _activate(node, sums, w), IMAGE, w)
 
 
-def transpose_weights(node: ConvTranspose, w: OnnxWriter) -> str:
+def _transpose_weights(node: ConvTranspose, w: OnnxWriter) -> str:
     """[C, O/group, KH, KW].  No axis of grouped weights is the output channel: they are
     dequantized as [O, C/group, KH, KW] and rearranged then."""
     if node.group == 1:
@@ -95,7 +95,7 @@ def transpose_weights(node: ConvTranspose, w: OnnxWriter) -> str:
 def gemm(node: Gemm, w: OnnxWriter) -> Value:
     inputs = [w.real(node.x), w.real(node.w), *bias(node, w)]
     sums = w.emit("Gemm", inputs, f"{node.name}:sum")
-    return finish(node, activate(node, sums, w), identity(2), w)
+    return finish(node, _activate(node, sums, w), identity(2), w)
 
 
 @export_rule(MatMul)
@@ -124,7 +124,7 @@ def bias(node: Contraction, w: OnnxWriter) -> list[str]:
     return [w.emit("DequantizeLinear", inputs, f"{node.b.name}:dq", **axis)]
 
 
-def activate(node: Contraction, name: str, w: OnnxWriter) -> str:
+def _activate(node: Contraction, name: str, w: OnnxWriter) -> str:
     """The activation of the float32 sum: its operator, Mul and Add."""
     activation = node.activation
     if activation is None:
@@ -175,23 +175,23 @@ def quantize_rows(node: QuantizeRows, w: OnnxWriter) -> Value:
 
 @export_rule(GroupedMatMul)
 def grouped_mat_mul(node: GroupedMatMul, w: OnnxWriter) -> Value:
-    x, depth = w.stored(node.x), product_depth(node)
-    write = n_bits if node.group & (node.group - 1) == 0 else block
+    x, depth = w.stored(node.x), _product_depth(node)
+    write = _n_bits if node.group & (node.group - 1) == 0 else block
     return Value(write(node, x, depth, w), identity(2))
 
 
-def product_depth(node: GroupedMatMul) -> int:
+def _product_depth(node: GroupedMatMul) -> int:
     """K, without what fills the last group."""
     x = node.x.x if isinstance(node.x, QuantizeRows) else node.x
     return int(x.type.shape[1]) if x.type.dtype.is_float else node.depth
 
 
-def n_bits(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
+def _n_bits(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     """MatMulNBits; its zero points are packed as its weights are."""
     w.domains[MICROSOFT] = 1
     inputs = [x, w.stored(node.w), w.stored(node.scales)]
     if node.zero_points is not None:
-        packed = pack_points(constant_array(node.zero_points), node.bits)
+        packed = _pack_points(_constant_array(node.zero_points), node.bits)
         inputs.append(w.constant(packed, node.zero_points.name))
     if node.b is not None:
         inputs += [""] * (5 - len(inputs))
@@ -209,7 +209,7 @@ def n_bits(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     )
 
 
-def pack_points(points: Array, bits: int) -> Array:
+def _pack_points(points: Array, bits: int) -> Array:
     """[N, G] codes packed along G; the last byte is filled with zeros."""
     missing = -points.shape[1] % (8 // bits)
     return pack_codes(np.pad(points, ((0, 0), (0, missing))), bits)
@@ -218,10 +218,12 @@ def pack_points(points: Array, bits: int) -> Array:
 def block(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     """Weights [N, K] as uint8 behind DequantizeLinear."""
     w.require(BLOCKED_OPSET)
-    codes = unpack_codes(constant_array(node.w), node.bits).reshape(len(constant_array(node.w)), -1)
+    codes = unpack_codes(_constant_array(node.w), node.bits).reshape(
+        len(_constant_array(node.w)), -1
+    )
     points = np.full(node.scales.type.shape, node.midpoint, np.uint8)
     if node.zero_points is not None:
-        points = constant_array(node.zero_points)
+        points = _constant_array(node.zero_points)
     weights = w.emit(
         "DequantizeLinear",
         [
@@ -237,7 +239,7 @@ def block(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     return w.emit("Gemm", [x, weights, *bias], f"{node.name}:product", transB=1)
 
 
-def constant_array(node: Node) -> Array:
+def _constant_array(node: Node) -> Array:
     """The elements of a constant."""
     assert isinstance(node, Constant), "weights are constants"
     return node.value

@@ -89,13 +89,13 @@ def ndtr(x: Expr) -> Expr:
     return (const(1) + call("erf", x * math.sqrt(0.5))) * 0.5
 
 
-def tanh_gate(x: Expr) -> Expr:
+def _tanh_gate(x: Expr) -> Expr:
     """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``"""
     inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
     return (const(1) + call("tanh", inner)) * 0.5
 
 
-def number_of_two(function: str) -> Callable[[Expr, Expr], Expr]:
+def _number_of_two(function: str) -> Callable[[Expr, Expr], Expr]:
     """The other operand where one is NaN; ONNX's Min and Max give NaN."""
     form = f"select(eq($0,$0),select(eq($1,$1),{function}($0,$1),$0),$1)"
     return lambda x, y: parse_expression(form).substitute((x, y))
@@ -105,9 +105,9 @@ FORMULAS: dict[str, Callable[..., Expr]] = {
     "expm1": expm1,
     "log1p": log1p,
     "ndtr": ndtr,
-    "tanhgate": tanh_gate,
-    "fmax": number_of_two("max"),
-    "fmin": number_of_two("min"),
+    "tanhgate": _tanh_gate,
+    "fmax": _number_of_two("max"),
+    "fmin": _number_of_two("min"),
 }
 """Functions that ONNX has not, by others."""
 
@@ -122,13 +122,13 @@ def elementwise(node: Elementwise, w: OnnxWriter) -> Value:
         perm = w.common_order(node.args, rank)
         operands = [w.spread(operand, rank, perm) for operand in node.args]
     written = ExpressionWriter(node, w, operands).stored(node.expression, node.out.dtype)
-    if not is_full(node):
+    if not _is_full(node):
         shape = w.integers(permute(node.type.shape, perm), f"{node.name}:shape")
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
     return Value(written, perm)
 
 
-def is_full(node: Elementwise) -> bool:
+def _is_full(node: Elementwise) -> bool:
     """Whether the operands that the expression reads broadcast to the shape of the node."""
     read = {int(part.value) for part in node.expression.parts() if part.op == "arg"}
     shapes = [of_rank(node.args[i].type.shape, node.type.rank) for i in read]
@@ -151,14 +151,14 @@ def rows(node: RowMap, w: OnnxWriter) -> Value:
     ]
     steps = ExpressionWriter(node, w, operands, row_axis=perm.index(rank - 1))
     written = steps.stored(node.expression, node.out.dtype)
-    if not varies(node.expression):
+    if not _varies(node.expression):
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
     return Value(written, perm)
 
 
-def varies(expr: Expr) -> bool:
+def _varies(expr: Expr) -> bool:
     """Whether the elements of a row differ."""
-    return expr.op not in REDUCTIONS and (expr.op == "arg" or any(map(varies, expr.args)))
+    return expr.op not in REDUCTIONS and (expr.op == "arg" or any(map(_varies, expr.args)))
 
 
 @dataclass
@@ -174,7 +174,7 @@ class ExpressionWriter:
     def stored(self, expr: Expr, dtype: DType) -> str:
         """The value of the expression, as elements of the type."""
         value = self.value(expr)
-        return self._cast(value, dtype) if is_widened(dtype) else value
+        return self._cast(value, dtype) if _is_widened(dtype) else value
 
     def value(self, expr: Expr) -> str:
         """The value of the expression in its own kind."""
@@ -189,7 +189,7 @@ class ExpressionWriter:
                 self.operands[int(expr.value)],
                 self.node.operands[int(expr.value)].type.dtype,
             )
-            return self._cast(operand, DType.I32) if is_widened(dtype) else operand
+            return self._cast(operand, DType.I32) if _is_widened(dtype) else operand
         if is_free(expr.value):
             return self._size(expr)
         if expr.op in _LITERALS:
@@ -283,7 +283,7 @@ class ExpressionWriter:
         return self.writer.emit("Cast", [value], f"{self.node.name}:{dtype}", to=to)
 
 
-def is_widened(dtype: DType) -> bool:
+def _is_widened(dtype: DType) -> bool:
     """Whether elements are widened to int32 before they are computed with."""
     return dtype_kind(dtype) == "i" and dtype is not DType.I32
 
@@ -310,12 +310,12 @@ def swish(node: ops.Swish, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
     x = inner = w.real(node.x, perm)
     if node.alpha != 1:
-        inner = w.emit("Mul", [x, scalar(node, "alpha", node.alpha, w)], f"{node.name}:scaled")
+        inner = w.emit("Mul", [x, _scalar(node, "alpha", node.alpha, w)], f"{node.name}:scaled")
     gate = w.emit("Sigmoid", [inner], f"{node.name}:gate")
     return Value(w.emit("Mul", [x, gate], node.name), perm)
 
 
-def scalar(node: Node, label: str, value: float, w: OnnxWriter) -> str:
+def _scalar(node: Node, label: str, value: float, w: OnnxWriter) -> str:
     return w.constant(np.array(value, np.float32), f"{node.name}:{label}")
 
 
@@ -333,10 +333,10 @@ def where(node: ops.Where, w: OnnxWriter) -> Value:
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
     dtype = DType.F32 if node.type.quant else node.type.dtype
-    return w.rounded(node, choose(operands, dtype, f"{node.name}:real", w), perm)
+    return w.rounded(node, _choose(operands, dtype, f"{node.name}:real", w), perm)
 
 
-def choose(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
+def _choose(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
     """The choice in types that onnxruntime's Where has: conditions by And and Or, small integers as
     larger ones."""
     if dtype in (DType.F32, DType.I32, DType.I64, DType.U8):
@@ -380,7 +380,7 @@ def table(node: Table, w: OnnxWriter) -> Value:
     """
     assert isinstance(node.table, Constant), "tables are Constants"
     perm = w.order(node.x)
-    index = table_index(node, w.real(node.x, perm), perm, w)
+    index = _table_index(node, w.real(node.x, perm), perm, w)
     results = node.table.value
     if node.type.quant is not None:
         results = dequantize(results, node.type.quant)
@@ -388,11 +388,11 @@ def table(node: Table, w: OnnxWriter) -> Value:
     return w.rounded(node, w.emit("Gather", [entries, index], f"{node.name}:real"), perm)
 
 
-def table_index(node: Table, x: str, perm: Perm, w: OnnxWriter) -> str:
+def _table_index(node: Table, x: str, perm: Perm, w: OnnxWriter) -> str:
     """The codes of x, float32 or plain integers, as int32 counted from 0."""
     kind, name = node.x.type, f"{node.name}:index"
     is_shifted = kind.quant is not None and kind.dtype is not DType.I16
-    element = as_unsigned(kind) if is_shifted else kind.element
+    element = _as_unsigned(kind) if is_shifted else kind.element
     codes = w.quantized(x, element, perm, f"{node.name}:codes")
     index = w.emit("Cast", [codes], name, to=onnx.TensorProto.INT32)
     if is_shifted or kind.dtype is DType.U8:
@@ -401,7 +401,7 @@ def table_index(node: Table, x: str, perm: Perm, w: OnnxWriter) -> str:
     return w.emit("Add", [index, first], name)
 
 
-def as_unsigned(kind: TensorType) -> ElementType:
+def _as_unsigned(kind: TensorType) -> ElementType:
     """The uint8 type whose codes are those of an 8-bit type, counted from 0."""
     points = tuple(point - kind.dtype.limits[0] for point in kind.params.zero_points)
     return ElementType(DType.U8, replace(kind.params, zero_points=points))

@@ -46,11 +46,11 @@ def external(node: External, w: OnnxWriter) -> Value:
     """The ONNX node itself; all its outputs are written together."""
     key = (node.model, node.args)
     if key not in w.parts:
-        w.parts[key] = write_part(node, w)
+        w.parts[key] = _write_part(node, w)
     return Value(w.parts[key][node.output], identity(node.type.rank))
 
 
-def write_part(node: External, w: OnnxWriter) -> list[str]:
+def _write_part(node: External, w: OnnxWriter) -> list[str]:
     """Write the node of the model, as the opset that is written has it; the values of its
     outputs."""
     source = onnx.ModelProto.FromString(node.model)
@@ -96,7 +96,7 @@ def join(
     proto = joint.model(compiled[0].graph.input, outputs, compiled)
     name_left_out_results(proto)
     copy_shared_results(proto)
-    if all(map(is_ranked, proto.graph.output)):  # the checker takes no others, runtimes do
+    if all(map(_is_ranked, proto.graph.output)):  # the checker takes no others, runtimes do
         onnx.checker.check_model(proto)
     return bytes(proto.SerializeToString())
 
@@ -114,7 +114,7 @@ class _Joined:
         self.nodes = list(self.base.graph.node)
         self.tensors = list(self.base.graph.initializer)
         self.ends = {end.name: end for end in self.base.graph.output}
-        self.used = names_in(self.base)
+        self.used = _names_in(self.base)
 
     def add(self, part: onnx.ModelProto) -> None:
         """The nodes of a part, which give its outputs their values from now on."""
@@ -129,7 +129,7 @@ class _Joined:
     def replace(self, names: Iterable[str]) -> None:
         """Rename values that are computed elsewhere from now on; nothing reads them."""
         old = {name: self.new(f"{name}:before") for name in names}
-        self.nodes = [giving(node, old) for node in self.nodes]
+        self.nodes = [_giving(node, old) for node in self.nodes]
         self.tensors = [tensor for tensor in self.tensors if tensor.name not in old]
 
     def apart(self, part: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
@@ -168,7 +168,7 @@ class _Joined:
         (graph,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
         inner, tensors = self.apart(body)
         old = {end.name: self.new(f"{end.name}:before") for end in body.graph.output}
-        nodes = [giving(node, old) for node in graph.node]
+        nodes = [_giving(node, old) for node in graph.node]
         ends = (
             trips.holds,
             *(carry.after for carry in trips.carried),
@@ -177,7 +177,7 @@ class _Joined:
         for output, name in zip(graph.output, ends, strict=True):
             output.name = name or output.name
         del graph.node[:]
-        graph.node.extend(live([*nodes, *inner], [output.name for output in graph.output]))
+        graph.node.extend(_live([*nodes, *inner], [output.name for output in graph.output]))
         self.nodes[number] = loop
         self.tensors += tensors
 
@@ -191,7 +191,7 @@ class _Joined:
         model = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
         model.producer_name = "quantglow"
         model.graph.name = "quantglow"
-        model.graph.node.extend(live(self.nodes, outputs))
+        model.graph.node.extend(_live(self.nodes, outputs))
         model.graph.input.extend(inputs)
         model.graph.output.extend(self.ends[name] for name in outputs)
         read = {name for node in model.graph.node for name in read_names(node)} | set(outputs)
@@ -200,7 +200,7 @@ class _Joined:
             onnx.helper.make_opsetid(*stamp) for stamp in self.opsets(parts).items()
         )
         model.metadata_props.extend(parts[-1].metadata_props)
-        return with_ranks(sort_nodes(model))
+        return _with_ranks(sort_nodes(model))
 
     def opsets(self, parts: Sequence[onnx.ModelProto]) -> Mapping[str, int]:
         """The newest version of each domain."""
@@ -211,23 +211,23 @@ class _Joined:
         return versions
 
 
-def with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
+def _with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with a shape, as far as it can be inferred, for each output that declares none."""
-    bare = {end.name: end for end in model.graph.output if not is_ranked(end)}
+    bare = {end.name: end for end in model.graph.output if not _is_ranked(end)}
     if bare:
         with suppress(*INFERENCE_FAILURES):
             for end in infer(model).graph.output:
-                if end.name in bare and is_ranked(end):
+                if end.name in bare and _is_ranked(end):
                     bare[end.name].CopyFrom(end)
     return model
 
 
-def is_ranked(end: onnx.ValueInfoProto) -> bool:
+def _is_ranked(end: onnx.ValueInfoProto) -> bool:
     """Whether a value is no tensor, or declares its dimensions."""
     return not end.type.HasField("tensor_type") or end.type.tensor_type.HasField("shape")
 
 
-def giving(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+def _giving(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """The node with other names for its results; itself if it has none of them."""
     if names.keys().isdisjoint(node.output):
         return node
@@ -237,7 +237,7 @@ def giving(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     return copy
 
 
-def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+def _live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
     """The nodes that some output needs, in their order."""
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     waiting, needed = list(outputs), set[int]()
@@ -249,7 +249,7 @@ def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.N
     return [node for i, node in enumerate(nodes) if i in needed]
 
 
-def names_in(model: onnx.ModelProto) -> set[str]:
+def _names_in(model: onnx.ModelProto) -> set[str]:
     """Names of all values, at any depth."""
     names = {name for node in all_nodes(model.graph.node) for name in (*node.input, *node.output)}
     for graph in iterate_graphs(model):

@@ -63,11 +63,11 @@ def export_onnx(
 
     Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
     """
-    check_exportable(graph)
+    _check_exportable(graph)
     writer = write(graph, dimensions)
-    proto = assemble(writer, graph)
+    proto = _assemble(writer, graph)
     if signature is not None:
-        name_dimensions(proto, signature)
+        _name_dimensions(proto, signature)
     name_left_out_results(proto)
     copy_shared_results(proto)
     onnx.checker.check_model(proto)
@@ -97,7 +97,7 @@ def graph_input(node: Input, w: OnnxWriter) -> Value:
     return Value(w.number(node.name), identity(node.type.rank))
 
 
-def check_exportable(graph: Graph) -> None:
+def _check_exportable(graph: Graph) -> None:
     for node in graph.nodes:
         if not is_exportable(node):
             raise ModelError(
@@ -111,7 +111,7 @@ def is_exportable(node: Node) -> bool:
     return find_rule(type(node)) is not None or isinstance(node, ON_DEMAND)
 
 
-def assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
+def _assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
     """The model of everything written."""
     if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
         raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
@@ -133,7 +133,7 @@ def assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
         [value_info(name, node.type) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
-    declare(onnx_graph, graph.declared)
+    _declare(onnx_graph, graph.declared)
     domains = {"": writer.opset, **writer.domains}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
@@ -147,12 +147,12 @@ def assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """The declaration; a free size has the name of its symbol, if it is one."""
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    dims = [dimension_symbol(size) if is_free(size) else size for size in kind.shape]
+    dims = [_dimension_symbol(size) if is_free(size) else size for size in kind.shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return info
 
 
-def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
+def _name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
     """Name the free dimensions of inputs and outputs as the signature does."""
     ends = zip((*model.graph.input, *model.graph.output), signature.ports, strict=True)
     for info, port in ends:
@@ -162,13 +162,13 @@ def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
                 dim.dim_param = str(symbol)
 
 
-def dimension_symbol(size: int) -> str | None:
+def _dimension_symbol(size: int) -> str | None:
     """The name of a free size that is a symbol."""
     text = str(to_expression(size))
     return text if text.isidentifier() else None
 
 
-def declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
+def _declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
     """Give inputs and outputs of float32 their declared types, with a Cast at each."""
     used = {name for node in graph.node for name in (*node.input, *node.output)}
     used |= {tensor.name for tensor in graph.initializer}

@@ -79,7 +79,7 @@ def windows(node: Pool) -> dict[str, Any]:
     counts_padding = isinstance(node, AveragePool) and node.count_include_pad
     is_fixed = not any(map(is_free, node.x.type.shape[1:3]))
     if ceil_mode and is_fixed and not counts_padding:
-        after = tuple(padding_behind(node, axis) for axis in (0, 1))
+        after = tuple(_padding_behind(node, axis) for axis in (0, 1))
         if after[0] < node.kernel[0] and after[1] < node.kernel[1]:
             pads, ceil_mode = (*node.pads[:2], *after), False
     return {
@@ -90,7 +90,7 @@ def windows(node: Pool) -> dict[str, Any]:
     }
 
 
-def padding_behind(node: Pool, axis: int) -> int:
+def _padding_behind(node: Pool, axis: int) -> int:
     """The padding that the last window along H (0) or W (1) needs behind the image."""
     size, count = node.x.type.shape[axis + 1], node.type.shape[axis + 1]
     reach = node.dilations[axis] * (node.kernel[axis] - 1) + 1
@@ -101,7 +101,7 @@ def padding_behind(node: Pool, axis: int) -> int:
 def reduction(node: Any, w: OnnxWriter) -> Value:
     """The mean of an image has an operator of its own, which more runtimes know in int8."""
     if isinstance(node, ReduceMean) and (node.axes, node.x.type.rank) == ((1, 2), 4):
-        return image_mean(node, w)
+        return _image_mean(node, w)
     perm = w.order(node.x)
     axes = sorted(perm.index(a) for a in node.axes)
     # Without axes ONNX reduces all of them, unless told not to.
@@ -112,10 +112,10 @@ def reduction(node: Any, w: OnnxWriter) -> Value:
         keepdims=int(node.keepdims),
         noop_with_empty_axes=int(not axes),
     )
-    return w.rounded(node, result, perm if node.keepdims else without(perm, node.axes))
+    return w.rounded(node, result, perm if node.keepdims else _without(perm, node.axes))
 
 
-def image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
+def _image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
     mean = w.emit("GlobalAveragePool", [w.real(node.x, IMAGE)], f"{node.name}:image")
     whole = w.rounded(node, mean, IMAGE)
     if node.keepdims:
@@ -128,7 +128,7 @@ def image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
     return w.rounded(node, flat, identity(2))
 
 
-def without(perm: Perm, axes: tuple[int, ...]) -> Perm:
+def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
     """The order of the axes that are left."""
     remaining = [a for a in range(len(perm)) if a not in axes]
     return tuple(remaining.index(p) for p in perm if p in remaining)

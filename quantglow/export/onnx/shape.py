@@ -131,7 +131,7 @@ def resize(node: Resize, w: OnnxWriter, **attributes: int) -> Value:
         w.require(19)
     result = w.emit(
         "Resize",
-        [w.real(node.x, IMAGE), "", *resize_operands(node, w)],
+        [w.real(node.x, IMAGE), "", *_resize_operands(node, w)],
         f"{node.name}:real",
         mode=node.mode,
         coordinate_transformation_mode=node.coordinates,
@@ -141,7 +141,7 @@ def resize(node: Resize, w: OnnxWriter, **attributes: int) -> Value:
     return w.rounded(node, result, IMAGE)
 
 
-def resize_operands(node: Resize, w: OnnxWriter) -> list[str]:
+def _resize_operands(node: Resize, w: OnnxWriter) -> list[str]:
     """Sizes where their ratios are the scales, else the scales; of free sizes these where they
     round to the same."""
     before = node.x.type.shape[1:3]
@@ -168,14 +168,14 @@ def gather(node: Gather, w: OnnxWriter) -> Value:
 @export_rule(Scatter)
 def scatter(node: Scatter, w: OnnxWriter) -> Value:
     """Rows are coordinates of one axis: indices [n, 1]."""
-    rows = w.reshaped(as_int64(node.indices, w), (node.indices.type.size, 1), f"{node.name}:rows")
+    rows = w.reshaped(_as_int64(node.indices, w), (node.indices.type.size, 1), f"{node.name}:rows")
     operands = [w.real(node.x), rows, w.real(node.updates)]
     hint = f"{node.name}:real"
     result = w.emit("ScatterND", operands, hint, reduction=node.reduction)
     return w.rounded(node, result, identity(node.type.rank))
 
 
-def as_int64(node: Node, w: OnnxWriter) -> str:
+def _as_int64(node: Node, w: OnnxWriter) -> str:
     if node.type.dtype is DType.I64:
         return w.stored(node)
     return w.emit("Cast", [w.stored(node)], f"{node.name}:int64", to=onnx.TensorProto.INT64)
@@ -196,11 +196,11 @@ def loop(node: Loop, w: OnnxWriter) -> Value:
     """All results of a loop are written together."""
     key = (node.body, node.operands)
     if key not in w.loops:
-        w.loops[key] = write_loop(node, w)
+        w.loops[key] = _write_loop(node, w)
     return Value(w.loops[key][node.output], identity(node.type.rank))
 
 
-def write_loop(node: Loop, w: OnnxWriter) -> list[str]:
+def _write_loop(node: Loop, w: OnnxWriter) -> list[str]:
     """Write an ONNX Loop; its results."""
     number, holds = w.number(f"{node.name}:trip"), w.number(f"{node.name}:holds")
     true = w.constant(np.array(True), f"{node.name}:true")
@@ -213,10 +213,10 @@ def write_loop(node: Loop, w: OnnxWriter) -> list[str]:
     }
     carried, last = len(node.carried), len(node.carried) + len(node.sliced)
     for name, x in zip(body_inputs[carried:last], node.sliced, strict=True):
-        gather = onnx.helper.make_node("Gather", [read_inside(x, w), number], [name], axis=0)
+        gather = onnx.helper.make_node("Gather", [_read_inside(x, w), number], [name], axis=0)
         body.nodes.append(gather)
     for name, x in zip(body_inputs[last:], node.captured, strict=True):
-        body.nodes.append(onnx.helper.make_node("Identity", [read_inside(x, w)], [name]))
+        body.nodes.append(onnx.helper.make_node("Identity", [_read_inside(x, w)], [name]))
     for inner in node.body.nodes:
         if inner not in node.body.inputs:
             body.write(inner)
@@ -242,7 +242,7 @@ def write_loop(node: Loop, w: OnnxWriter) -> list[str]:
     return results
 
 
-def read_inside(x: Node, w: OnnxWriter) -> str:
+def _read_inside(x: Node, w: OnnxWriter) -> str:
     """A value that a body reads from outside.
 
     onnxruntime moves DequantizeLinear behind a Slice or Reshape, and ends the process where the

@@ -333,7 +333,7 @@ class OnnxWriter:
     def dequantize(self, name: str, kind: TensorType, perm: Perm, hint: str) -> str:
         """DequantizeLinear of integers."""
         parameters = self.parameters(kind.element, hint)
-        axis = axis_attribute(kind.params, perm)
+        axis = _axis_attribute(kind.params, perm)
         return self.emit("DequantizeLinear", [name, *parameters], f"{hint}:dq", **axis)
 
     def quantized(self, name: str, element: ElementType, perm: Perm, hint: str) -> str:
@@ -341,7 +341,7 @@ class OnnxWriter:
         if element.quant is None:
             return name
         parameters = self.parameters(element, hint)
-        axis = axis_attribute(element.quant, perm)
+        axis = _axis_attribute(element.quant, perm)
         return self.emit("QuantizeLinear", [name, *parameters], f"{hint}:q", **axis)
 
     def opaque(self, name: str, hint: str) -> str:
@@ -368,7 +368,7 @@ class OnnxWriter:
         return Value(self.quantized(name, node.type.element, perm, node.name), perm)
 
 
-def axis_attribute(params: QuantParams, perm: Perm) -> dict[str, int]:
+def _axis_attribute(params: QuantParams, perm: Perm) -> dict[str, int]:
     """The axis attribute of QuantizeLinear and DequantizeLinear."""
     return {} if params.axis is None else {"axis": perm.index(params.axis)}
 

@@ -78,19 +78,19 @@ def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> I
         opsets={"": OLDEST_OPSET, **opset_versions(proto)},
         meter=meter,
         reserved=frozenset({*computed, *(i.name for i in graph.input)}),
-        used=frozenset(read | outputs_of_graphs(graph, nodes)),
+        used=frozenset(read | _outputs_of_graphs(graph, nodes)),
         fallback=fallback,
-        has_free_inputs=any(map(is_open, graph.input)),
+        has_free_inputs=any(map(_is_open, graph.input)),
         declared={info.name: info for info in (*graph.value_info, *graph.output)},
     )
 
 
-def is_open(value: onnx.ValueInfoProto) -> bool:
+def _is_open(value: onnx.ValueInfoProto) -> bool:
     """Whether a declaration leaves a dimension free."""
     return any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
 
 
-def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
+def _outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
     branches = [a.g for node in nodes for a in node.attribute if a.HasField("g")]
     return {output.name for g in (graph, *branches) for output in g.output}
 
@@ -120,14 +120,14 @@ def declare_inputs(
             )
         if (dtype := graph_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
-            scope.values[value.name] = known_input(node, values.get(value.name)) or node
+            scope.values[value.name] = _known_input(node, values.get(value.name)) or node
             inputs.append(node)
         else:
             scope.values[value.name] = Foreign(element, dims, reported=False)
     return tuple(inputs)
 
 
-def known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | None:
+def _known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | None:
     """The value of an input if it is known."""
     if 0 in node.type.shape:
         return KnownValue(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
@@ -166,16 +166,16 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> None:
     for proto in nodes:
         scope.meter.enter(proto)
         if proto.domain == "ai.onnx":
-            proto = standard(proto)
+            proto = _standard(proto)
         with scope.importing(proto):
-            scope.values.update(import_or_refuse(proto, scope))
+            scope.values.update(_import_or_refuse(proto, scope))
 
 
-def import_or_refuse(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
+def _import_or_refuse(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's outputs, or stand-ins for them.  Raises ``ModelError``."""
     missed = len(scope.missed)
     try:
-        results = import_node(proto, scope)
+        results = _import_node(proto, scope)
         del scope.missed[missed:]  # the importer found another way
         return results
     except Unsupported as reason:
@@ -205,7 +205,7 @@ def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> di
     return placeholders(proto, scope)
 
 
-def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
+def _standard(proto: onnx.NodeProto) -> onnx.NodeProto:
     """The node under the short name of the standard domain."""
     copy = onnx.NodeProto()
     copy.CopyFrom(proto)
@@ -213,48 +213,48 @@ def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def import_node(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
+def _import_node(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's outputs, by the first resolver that knows how to make them.
 
     Raises ``Unsupported`` with the importer's reason.
     """
     if proto.domain not in DOMAINS:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
-    tried = (resolver(proto, scope, import_node) for resolver in RESOLVERS)
+    tried = (resolver(proto, scope, _import_node) for resolver in RESOLVERS)
     return next(values for values in tried if values is not None)
 
 
-def with_moved_layout(
+def _with_moved_layout(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """Known integers that are moved, not computed: their layout is noted."""
-    layout = linear.lay_out(proto, resolve_operands(proto, scope), scope)
+    layout = linear.lay_out(proto, _resolve_operands(proto, scope), scope)
     return None if layout is None else {layout.name: layout}
 
 
-def as_it_is(
+def _as_it_is(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """A node whose definition by other nodes, or whose value, holds for some sizes only."""
     if not scope.is_atomic(proto):
         return None
-    operands = resolve_operands(proto, scope).values()
+    operands = _resolve_operands(proto, scope).values()
     if all(isinstance(v, KnownValue) and not isinstance(v, KnownSizes) for v in operands):
         return None
     return left_to_fallback(proto, scope, "its definition holds for some sizes only")
 
 
-def with_known_operands(
+def _with_known_operands(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """A node whose operands are all known, evaluated."""
-    kind, operands = qualify(proto), resolve_operands(proto, scope)
+    kind, operands = qualify(proto), _resolve_operands(proto, scope)
     if kind in linear.ON_INTEGERS or not foldable(proto, operands, scope.opset):
         return None
     try:
         if is_ours(proto, operands, scope.opsets):
             return evaluate_node(proto, operands, scope, bind)
-        if (results := by_float_definition(proto, operands, scope)) is not None:
+        if (results := _by_float_definition(proto, operands, scope)) is not None:
             return results
         folded = fold(proto, operands, scope.opsets, scope.meter)
         return {value.name: value for value in folded}
@@ -264,7 +264,7 @@ def with_known_operands(
         raise
 
 
-def by_float_definition(
+def _by_float_definition(
     proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope
 ) -> dict[str, Value] | None:
     """A node of floats without an importer, by its definition, as at run time: ``onnx.reference``
@@ -281,7 +281,7 @@ def by_float_definition(
         return None
 
 
-def by_bodies(
+def _by_bodies(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """An If or a loop, whose subgraphs are imported, too."""
@@ -293,7 +293,7 @@ WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
 """Importers of operators with subgraphs."""
 
 
-def by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) -> dict[str, Value]:
+def _by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) -> dict[str, Value]:
     """A node by the importer of its type; without one, by the standard's definition of it."""
     try:
         result = find_importer(proto)(Call(proto, scope))
@@ -306,16 +306,16 @@ def by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) -> 
 
 
 RESOLVERS: tuple[Resolver, ...] = (
-    as_it_is,
+    _as_it_is,
     with_free_sizes,
-    with_moved_layout,
-    with_known_operands,
+    _with_moved_layout,
+    _with_known_operands,
     linear.import_moved,
     linear.import_index,
     import_qlinear,
     import_float_product,
-    by_bodies,
-    by_importer,
+    _by_bodies,
+    _by_importer,
 )
 """Ways to import a node, asked in this order; None: the next one is asked."""
 
@@ -328,7 +328,7 @@ def knows_operator(op_type: str) -> bool:
     )
 
 
-def resolve_operands(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
+def _resolve_operands(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's inputs by name."""
     return {name: scope.values[name] for name in proto.input if name}
 
@@ -351,7 +351,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
 
 def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
-    inferred = infer_types(proto, resolve_operands(proto, scope), scope.opsets)
+    inferred = infer_types(proto, _resolve_operands(proto, scope), scope.opsets)
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))

@@ -26,10 +26,10 @@ def resolve_shapes(
     symbols: dict[str, int] = {}
     shapes = {}
     for name, shape in requested.items():
-        shapes[name] = accept(name, shape, declared[name], symbols)
+        shapes[name] = _accept(name, shape, declared[name], symbols)
     for name, dims in declared.items():
         if name not in shapes:
-            shapes[name] = complete(name, dims, symbols)
+            shapes[name] = _complete(name, dims, symbols)
     return {name: shapes[name] for name in declared}
 
 
@@ -52,7 +52,7 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
     )
 
 
-def accept(
+def _accept(
     name: str, requested: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
 ) -> tuple[int, ...]:
     """The caller's shape, if it fits the declared one and the other inputs."""
@@ -74,7 +74,7 @@ def accept(
     return shape
 
 
-def complete(
+def _complete(
     name: str, dims: tuple[Dim, ...] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The declared shape with symbols that other inputs fixed, and batch 1."""

@@ -147,7 +147,7 @@ class Source:
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
-        aliases = renamed_values(self.decoded[1], scope)
+        aliases = _renamed_values(self.decoded[1], scope)
         graph = Graph(scope.inputs, named, self.source_hash, self.declared)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
 
@@ -193,7 +193,7 @@ class Source:
                 onnx.TensorShapeProto.Dimension(dim_value=n) for n in shapes.get(value.name, ())
             )
         # Values of other domains' operators have no type, which inference calls an error, too.
-        if problems := failures(copy) - failures(self.proto):
+        if problems := _failures(copy) - _failures(self.proto):
             text = "; ".join(sorted(problems))
             raise ModelError(f"inputs of the shapes {dict(shapes)} do not fit: {text}")
 
@@ -230,7 +230,7 @@ class Source:
     def signature(self) -> Signature:
         """The inputs and outputs as the model declares them.  Raises ``ModelError``."""
         return Signature(
-            tuple(map(parse_port, self.fed)), tuple(map(parse_port, self.proto.graph.output))
+            tuple(map(_parse_port, self.fed)), tuple(map(_parse_port, self.proto.graph.output))
         )
 
     def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
@@ -252,7 +252,7 @@ class Source:
         if self.declared:
             ends = ", ".join(f"{name} ({kind})" for name, kind in self.declared.items())
             return (f"inputs and outputs that are computed in float32: {ends}",)
-        kinds = {OTHER_FLOATS[kind] for kind in inner_types(self.proto) if kind in OTHER_FLOATS}
+        kinds = {OTHER_FLOATS[kind] for kind in _inner_types(self.proto) if kind in OTHER_FLOATS}
         return (f"computed in float32: {' and '.join(sorted(kinds))} inside",) if kinds else ()
 
     @cached_property
@@ -266,7 +266,7 @@ class Source:
         opsets = opset_versions(self.proto)
         constants, nodes = list(known_initializers(self.proto.graph, self.weights)), []
         for node in live_nodes(self.proto.graph):
-            values = decode_constant(node, opsets)
+            values = _decode_constant(node, opsets)
             constants += values
             if not values:
                 nodes.append(node)
@@ -292,14 +292,14 @@ class Source:
         return fed
 
 
-def renamed_values(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> dict[str, str]:
+def _renamed_values(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> dict[str, str]:
     """Results that have another name in the graph, as that of an Identity has its operand's."""
     names = (name for node in nodes for name in node.output if name not in scope.claimed)
     pairs = ((name, scope.values.get(name)) for name in names)
     return {n: value.name for n, value in pairs if isinstance(value, Node) and value.name != n}
 
 
-def decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownValue]:
+def _decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownValue]:
     """The value of a Constant; the importer says what is wrong with those that have none."""
     if node.op_type != "Constant" or node.domain:
         return []
@@ -311,14 +311,14 @@ def decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownV
         return []
 
 
-def parse_port(value: onnx.ValueInfoProto) -> Port:
+def _parse_port(value: onnx.ValueInfoProto) -> Port:
     """An input or output; an undeclared element type is float."""
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
     dtype = supported_dtype(value.name, element)
     return Port(value.name, dtype, declared_dims(value), OTHER_FLOATS.get(element, ""))
 
 
-def inner_types(proto: onnx.ModelProto) -> Iterator[int]:
+def _inner_types(proto: onnx.ModelProto) -> Iterator[int]:
     """The element types of weights, and those that values are cast to."""
     yield from (tensor.data_type for tensor in proto.graph.initializer)
     for node in all_nodes(proto.graph.node):
@@ -326,7 +326,7 @@ def inner_types(proto: onnx.ModelProto) -> Iterator[int]:
             yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
 
 
-def failures(model: onnx.ModelProto) -> frozenset[str]:
+def _failures(model: onnx.ModelProto) -> frozenset[str]:
     """Errors of a strict inference, a text for each node."""
     try:
         infer(model, strict=True)

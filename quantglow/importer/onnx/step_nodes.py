@@ -159,7 +159,7 @@ def fresh(name: str, used: set[str]) -> str:
     return candidate
 
 
-def element_kind(value: onnx.ValueInfoProto) -> int:
+def _element_kind(value: onnx.ValueInfoProto) -> int:
     """The element type of an input or output; an undeclared one is float."""
     return value.type.tensor_type.elem_type or int(onnx.TensorProto.FLOAT)
 
@@ -168,26 +168,26 @@ def preceding(
     chain: Chain, value: onnx.ValueInfoProto, before: Sequence[steps.Before], inner: str
 ) -> None:
     """The nodes before an input, whose declaration becomes that of the data that is fed."""
-    kind, model_dims = element_kind(value), chain.dims
+    kind, model_dims = _element_kind(value), chain.dims
     layout = next((step for step in before if isinstance(step, steps.Layout)), None)
     fed = next((step.name for step in before if isinstance(step, steps.ElementType)), None)
     fed_kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(fed)) if fed else kind
     computing = [step for step in before if not isinstance(step, DECLARING)]
     if computing and kind not in FLOATS:
         raise chain.refuse(type(computing[0]).__name__, "the model takes integers there")
-    enter(chain, layout, any(isinstance(step, steps.Resize) for step in before))
+    _enter(chain, layout, any(isinstance(step, steps.Resize) for step in before))
     value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, fed_kind, chain.dims))
     if layout is not None:
         chain.permute("Layout", layout.outside, layout.inside)
-    convert(chain, fed_kind, FLOAT if computing else kind)
+    _convert(chain, fed_kind, FLOAT if computing else kind)
     for step in computing:
         write_before(step, chain)
-    convert(chain, FLOAT if computing else kind, kind)
-    check_sizes(chain, model_dims)
+    _convert(chain, FLOAT if computing else kind, kind)
+    _check_sizes(chain, model_dims)
     chain.end_as(inner)
 
 
-def enter(chain: Chain, layout: steps.Layout | None, is_resized: bool) -> None:
+def _enter(chain: Chain, layout: steps.Layout | None, is_resized: bool) -> None:
     """Set the chain to what is fed: ``layout`` outside of the model, images of any size if they are
     resized.
     """
@@ -204,12 +204,12 @@ def enter(chain: Chain, layout: steps.Layout | None, is_resized: bool) -> None:
     chain.layout = layout.outside
 
 
-def convert(chain: Chain, kind: int, target: int) -> None:
+def _convert(chain: Chain, kind: int, target: int) -> None:
     if kind != target:
         chain.add("Cast", to=target)
 
 
-def check_sizes(chain: Chain, model_dims: tuple[Dim, ...] | None) -> None:
+def _check_sizes(chain: Chain, model_dims: tuple[Dim, ...] | None) -> None:
     """Raise ``OptionError`` where the steps give another shape than the model takes."""
     pairs = zip(chain.dims or (), model_dims or (), strict=True)
     if any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
@@ -234,8 +234,8 @@ def _(step: steps.Rescale, chain: Chain) -> None:
 @write_before.register
 def _(step: steps.Normalize, chain: Chain) -> None:
     """Subtraction, then division, each of float32, as torchvision's."""
-    chain.add("Sub", chain.constant("mean", by_channel("Normalize", step.mean, chain)))
-    chain.add("Div", chain.constant("std", by_channel("Normalize", step.std, chain)))
+    chain.add("Sub", chain.constant("mean", _by_channel("Normalize", step.mean, chain)))
+    chain.add("Div", chain.constant("std", _by_channel("Normalize", step.std, chain)))
 
 
 @write_before.register
@@ -260,12 +260,12 @@ def _(step: steps.Resize, chain: Chain) -> None:
         chosen |= {"antialias": 1, "exclude_outside": 1}
     sizes = chain.constant("sizes", np.array([step.height, step.width], np.int64))
     empty = "" if chain.opset >= ABSENT_OPSET else chain.constant("roi", np.zeros(0, np.float32))
-    chain.add("Resize", empty, empty, all_sizes(chain, sizes), **chosen)
+    chain.add("Resize", empty, empty, _all_sizes(chain, sizes), **chosen)
     for axis, size in zip(axes, (step.height, step.width), strict=True):
         chain.dims = chain.with_dim(axis, size)
 
 
-def all_sizes(chain: Chain, sizes: str) -> str:
+def _all_sizes(chain: Chain, sizes: str) -> str:
     """The sizes of all axes: those of the images are given, the others as they are."""
     shape, places = chain.node("Shape", chain.value), chain.layout
     parts = [
@@ -278,7 +278,7 @@ def all_sizes(chain: Chain, sizes: str) -> str:
     return chain.node("Concat", *parts, axis=0)
 
 
-def by_channel(step: str, values: float | tuple[float, ...], chain: Chain) -> Array:
+def _by_channel(step: str, values: float | tuple[float, ...], chain: Chain) -> Array:
     """One number, or one for each channel in a shape that broadcasts."""
     array = np.atleast_1d(np.array(values, np.float32))
     if array.size == 1:
@@ -297,9 +297,9 @@ def following(
     """The nodes behind an output, whose declaration becomes that of the result; the outputs that
     come with it.
     """
-    kind, results = element_kind(value), [value.name]
+    kind, results = _element_kind(value), [value.name]
     for index, step in enumerate(after):
-        check(step, after[:index], kind, chain)
+        _check(step, after[:index], kind, chain)
         write_after(step, chain)
         if isinstance(step, steps.TopK):
             results.append(fresh(f"{value.name}_{INDICES}", chain.used))
@@ -309,7 +309,7 @@ def following(
     return [onnx.helper.make_tensor_value_info(name, INT64, chain.dims) for name in results[1:]]
 
 
-def check(step: steps.After, earlier: Sequence[steps.After], kind: int, chain: Chain) -> None:
+def _check(step: steps.After, earlier: Sequence[steps.After], kind: int, chain: Chain) -> None:
     """Raise ``OptionError`` for a step that cannot come here."""
     name = type(step).__name__
     if any(isinstance(other, LAST) for other in earlier):

@@ -38,21 +38,21 @@ def with_steps(
     initialized = {t.name for t in graph.initializer}
     inputs = {value.name: value for value in graph.input if value.name not in initialized}
     outputs = {value.name: value for value in graph.output}
-    at_inputs = resolve("before", "input", before, inputs)
-    at_outputs = resolve("after", "output", after, outputs)
-    check_not_both(graph, {*at_inputs, *at_outputs})
-    ranked = port_dims(extended, at_outputs)
+    at_inputs = _resolve("before", "input", before, inputs)
+    at_outputs = _resolve("after", "output", after, outputs)
+    _check_not_both(graph, {*at_inputs, *at_outputs})
+    ranked = _port_dims(extended, at_outputs)
     inner = {name: fresh(f"{name}:model", used) for name in (*at_inputs, *at_outputs)}
     rename(graph, inner)
     first, last = list[onnx.NodeProto](), list[onnx.NodeProto]()
     for name, before_it in at_inputs.items():
-        part = chain_at(
+        part = _chain_at(
             "input", name, name, declared_dims(inputs[name]), main_opset(extended), used
         )
         preceding(part, inputs[name], before_it, inner[name])
         first += part.nodes
     for name, after_it in at_outputs.items():
-        part = chain_at("output", name, inner[name], ranked[name], main_opset(extended), used)
+        part = _chain_at("output", name, inner[name], ranked[name], main_opset(extended), used)
         graph.output.extend(following(part, outputs[name], after_it))
         last += part.nodes
     nodes = [*first, *graph.node, *last]
@@ -61,7 +61,7 @@ def with_steps(
     return whole(extended, weights) if weights else extended
 
 
-def chain_at(
+def _chain_at(
     kind: str, name: str, value: str, dims: tuple[Dim, ...] | None, opset: int, used: set[str]
 ) -> Chain:
     """A chain that begins at a value."""
@@ -69,7 +69,7 @@ def chain_at(
     return Chain(f"{kind} {name!r}", name, value, dims, layout, opset, used)
 
 
-def resolve(
+def _resolve(
     option: str, end: str, by_name: steps.ByName[steps.Kind], ports: Iterable[str]
 ) -> Mapping[str, tuple[steps.Kind, ...]]:
     """Steps by the name of an input or output.  Raises ``OptionError`` for unknown names."""
@@ -92,7 +92,7 @@ def resolve(
     return named
 
 
-def check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None:
+def _check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None:
     """Raise ``OptionError`` for an input with steps that is an output, too."""
     both = {v.name for v in graph.input} & {v.name for v in graph.output}
     if names := sorted(both.intersection(with_steps)):
@@ -102,7 +102,7 @@ def check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None:
         )
 
 
-def port_dims(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
+def _port_dims(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
     """The shapes of outputs, as declared or, where these say nothing, as inferred."""
     dims = {value.name: declared_dims(value) for value in model.graph.output}
     if any(dims[name] is None for name in names):

@@ -103,9 +103,9 @@ class TfliteFile:
         if model.SubgraphsLength() != 1:
             raise UnsupportedError(f"{model.SubgraphsLength()} graphs: loops and branches")
         graph = model.Subgraphs(0)
-        tensors = name(parse_tensor(model, graph.Tensors(i)) for i in range(graph.TensorsLength()))
+        tensors = name(_parse_tensor(model, graph.Tensors(i)) for i in range(graph.TensorsLength()))
         operators = [
-            parse_operator(model, graph.Operators(i)) for i in range(graph.OperatorsLength())
+            _parse_operator(model, graph.Operators(i)) for i in range(graph.OperatorsLength())
         ]
         return TfliteFile(
             tensors, operators, integers(graph.InputsAsNumpy()), integers(graph.OutputsAsNumpy())
@@ -127,7 +127,7 @@ def name(tensors: Any) -> list[Tensor]:
     return list(by_name.values())
 
 
-def parse_tensor(model: Any, tensor: Any) -> Tensor:
+def _parse_tensor(model: Any, tensor: Any) -> Tensor:
     """A tensor with its constant, if it is one."""
     name = (tensor.Name() or b"").decode()
     if tensor.Type() not in DTYPES:
@@ -140,10 +140,10 @@ def parse_tensor(model: Any, tensor: Any) -> Tensor:
     value = None
     if isinstance(raw, np.ndarray) and raw.size:
         value = np.frombuffer(raw.tobytes(), dtype).reshape(shape)
-    return Tensor(name, shape, dims, dtype, parse_quantization(tensor, dtype), value)
+    return Tensor(name, shape, dims, dtype, _parse_quantization(tensor, dtype), value)
 
 
-def parse_quantization(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
+def _parse_quantization(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
     """Scales and zero points of an integer tensor, None where it has none."""
     parameters = tensor.Quantization()
     if parameters is None or dtype.kind not in "iu" or not parameters.ScaleLength():
@@ -154,7 +154,7 @@ def parse_quantization(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None
     return Quantization(scale, zero.astype(dtype), int(parameters.QuantizedDimension()))
 
 
-def parse_operator(model: Any, operator: Any) -> Operator:
+def _parse_operator(model: Any, operator: Any) -> Operator:
     """An operator of the file."""
     code = model.OperatorCodes(operator.OpcodeIndex())
     number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())

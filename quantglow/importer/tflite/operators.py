@@ -82,7 +82,7 @@ def windows(options: Any, size: tuple[int, ...], kernel: tuple[int, ...], dilati
     return {"kernel_shape": list(kernel), "strides": strides, "pads": pads}
 
 
-def on_image(
+def _on_image(
     writer: TableWriter,
     operator: Operator,
     kind: str,
@@ -98,7 +98,7 @@ def on_image(
     writer.activated(operator.outputs[0], back, activation)
 
 
-def convolve(writer: TableWriter, operator: Operator, options: Any, perm: list[int]) -> None:
+def _convolve(writer: TableWriter, operator: Operator, options: Any, perm: list[int]) -> None:
     """A convolution with weights whose axes in the order ``perm`` are those of ONNX."""
     x, w, *bias = operator.inputs
     shape = [writer.value(w).shape[axis] for axis in perm]
@@ -108,19 +108,19 @@ def convolve(writer: TableWriter, operator: Operator, options: Any, perm: list[i
     window = windows(options, size, tuple(shape[2:]), dilations)
     more = {**window, "dilations": dilations, "group": size[3] // shape[1]}
     activation = options.FusedActivationFunction()
-    on_image(writer, operator, "Conv", operands, activation, **more)
+    _on_image(writer, operator, "Conv", operands, activation, **more)
 
 
 @rule("CONV_2D")
 def convolution(writer: TableWriter, operator: Operator) -> None:
     """Weights are [outputs, height, width, inputs of a group]."""
-    convolve(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
+    _convolve(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
 
 
 @rule("DEPTHWISE_CONV_2D")
 def depthwise(writer: TableWriter, operator: Operator) -> None:
     """Weights are [1, height, width, outputs]."""
-    convolve(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
+    _convolve(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -131,7 +131,7 @@ def pool(writer: TableWriter, operator: Operator) -> None:
     kernel = options.FilterHeight(), options.FilterWidth()
     kind = "MaxPool" if operator.kind.startswith("MAX") else "AveragePool"
     window = windows(options, size, kernel, (1, 1))
-    on_image(writer, operator, kind, [], options.FusedActivationFunction(), **window)
+    _on_image(writer, operator, kind, [], options.FusedActivationFunction(), **window)
 
 
 # -- products
@@ -145,14 +145,14 @@ def fully_connected(writer: TableWriter, operator: Operator) -> None:
         raise UnsupportedError("weights of FULLY_CONNECTED in a shuffled format")
     (x, w, *bias), (output,) = operator.inputs, operator.outputs
     name = writer.begun(output)
-    rows = write_reshape(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
+    rows = _write_reshape(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
     operands = [rows, writer.weights(w, [0, 1]), *(writer.real(b) for b in bias if b >= 0)]
     product = writer.node("Gemm", operands, f"{name}:product", transB=1)
     product = writer.clip(output, product, options.FusedActivationFunction())
     writer.result(output, "Reshape", [product, result_name(writer, output)])
 
 
-def write_reshape(writer: TableWriter, value: str, name: str, shape: list[int]) -> str:
+def _write_reshape(writer: TableWriter, value: str, name: str, shape: list[int]) -> str:
     """A value in another shape; -1 is the rest."""
     target = writer.constant(f"{name}:shape", np.array(shape, np.int64))
     return writer.node("Reshape", [value, target], name)

@@ -37,14 +37,14 @@ class GraphSplit:
             if isinstance(value, torch.SymInt | int):
                 sizes.append(position)
             elif isinstance(value, torch.Tensor):
-                (frozen if is_of_module(node) else fed).append(position)
+                (frozen if _is_of_module(node) else fed).append(position)
             else:
                 kind = type(value).__name__
                 raise ConversionError(f"argument {node.name} is {kind}, no tensor or integer")
         return GraphSplit(frozen, sizes, fed)
 
 
-def is_of_module(node: Node) -> bool:
+def _is_of_module(node: Node) -> bool:
     """Whether a placeholder is a weight or buffer of a module."""
     source = getattr(node, "_dynamo_source", None)
     guard = getattr(source, "guard_source", None)
@@ -98,14 +98,14 @@ def onnx_of_graph(
     Sizes that the graph leaves free stay free.  Raises ``ConversionError``.
     """
     with quiet(*PACKAGES), torch.no_grad():
-        alone = with_constants(module, arguments, split, outputs)
+        alone = _with_constants(module, arguments, split, outputs)
         inputs = tuple(arguments[position].detach() for position in split.fed)
-        program = export_graph(alone, inputs, free_dims(module.graph, split))
-        check_pure(program)
+        program = _export_graph(alone, inputs, _free_dims(module.graph, split))
+        _check_pure(program)
         return write_onnx(program)
 
 
-def with_constants(
+def _with_constants(
     module: GraphModule, arguments: Sequence[Any], split: GraphSplit, outputs: Outputs
 ) -> GraphModule:
     """The graph with its weights inside, sizes read from tensors, and ``outputs.computed`` only."""
@@ -119,7 +119,7 @@ def with_constants(
         alone.register_buffer(name, arguments[position].detach())
         copies[places[position]] = graph.get_attr(name)
     for position in split.sizes:
-        copies[places[position]] = resolve_size(places[position], places, split, copies, graph)
+        copies[places[position]] = _resolve_size(places[position], places, split, copies, graph)
     for node in module.graph.nodes:
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, lambda n: copies[n])
@@ -131,7 +131,7 @@ def with_constants(
     return alone.eval()
 
 
-def resolve_size(
+def _resolve_size(
     argument: Node, places: Sequence[Node], split: GraphSplit, copies: dict[Node, Any], graph: Graph
 ) -> Node:
     """A node that reads an integer argument from the shape of a tensor.
@@ -147,7 +147,7 @@ def resolve_size(
     raise ConversionError(f"the integer argument {argument.name} is the size of no tensor")
 
 
-def free_dims(graph: Graph, split: GraphSplit) -> tuple[dict[int, Any], ...]:
+def _free_dims(graph: Graph, split: GraphSplit) -> tuple[dict[int, Any], ...]:
     """For each tensor that is fed, its axes whose size is free."""
     places = graph.find_nodes(op="placeholder")
     shapes = (places[position].meta["example_value"].shape for position in split.fed)
@@ -157,7 +157,7 @@ def free_dims(graph: Graph, split: GraphSplit) -> tuple[dict[int, Any], ...]:
     )
 
 
-def export_graph(
+def _export_graph(
     module: GraphModule, inputs: tuple[Any, ...], dims: tuple[dict[int, Any], ...]
 ) -> ExportedProgram:
     """The program of a graph, without operators in place.  Raises ``ConversionError``."""
@@ -169,12 +169,12 @@ def export_graph(
         raise ConversionError(f"torch.export refuses the graph: {root_cause(error)}") from error
 
 
-def check_pure(program: ExportedProgram) -> None:
+def _check_pure(program: ExportedProgram) -> None:
     """Raise ``ConversionError`` for graphs that change tensors in place or draw numbers."""
     signature = program.graph_signature
     if changed := [*signature.user_inputs_to_mutate, *signature.buffers_to_mutate]:
         raise ConversionError(f"the graph changes a tensor in place ({changed[0]})")
-    if drawn := next(random_calls(program.graph_module), None):
+    if drawn := next(_random_calls(program.graph_module), None):
         raise ConversionError(f"the graph draws random numbers ({drawn.target})")
 
 
@@ -182,13 +182,13 @@ DRAWS_NOTHING = {"dropout_p": 0, "dropout": 0, "p": 0, "train": False, "training
 """Arguments by name, and the value with which a random operator of torch draws no number."""
 
 
-def random_calls(module: GraphModule) -> Iterator[Node]:
+def _random_calls(module: GraphModule) -> Iterator[Node]:
     """Calls that draw random numbers, those in branches and bodies of loops included."""
     for graph in (part.graph for part in module.modules() if isinstance(part, GraphModule)):
-        yield from (node for node in graph.nodes if draws(node))
+        yield from (node for node in graph.nodes if _draws(node))
 
 
-def draws(node: Node) -> bool:
+def _draws(node: Node) -> bool:
     """Whether a call draws random numbers: its operator may, and its arguments let it."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False

@@ -53,17 +53,17 @@ def convert(model: Any, data: Any) -> tuple[Any, Any]:
         if isinstance(model, ExportedProgram):
             is_array = isinstance(data, torch.Tensor)
             return write_onnx(model), array_of_tensor(data) if is_array else data
-        module = check_module(model, data)
+        module = _check_module(model, data)
         ahead, samples = first_samples(data)
         call = ModuleCall.of(first := ahead[0], signature(module.forward))
         axes = varying_axes(ahead, signature(module.forward))
         program = export(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
-        check_stateless(program)
-        named = NamedSamples(samples, signature(module.forward), *input_names(program, call))
-        return write_onnx(program), whole_or_all(data, first, named)
+        _check_stateless(program)
+        named = NamedSamples(samples, signature(module.forward), *_input_names(program, call))
+        return write_onnx(program), _whole_or_all(data, first, named)
 
 
-def whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
+def _whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
     """The samples by name; of data that is one array, or one for each input, that alone: its rows
     are the samples."""
     is_whole = (isinstance(first, dict) and first is data) or isinstance(data, torch.Tensor)
@@ -72,10 +72,10 @@ def whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
     return iter(named) if isinstance(named.samples, Iterator) else named
 
 
-def check_module(module: Any, data: Any) -> torch.nn.Module:
+def _check_module(module: Any, data: Any) -> torch.nn.Module:
     """The module.  Raises ``ConversionError`` in training mode and without samples."""
     assert isinstance(module, torch.nn.Module)
-    if is_training(module):
+    if _is_training(module):
         raise ConversionError(
             f"the module {type(module).__name__} is in training mode, in which it may compute "
             "something else (Dropout, BatchNorm). Remedy: module.eval(), before an export."
@@ -88,7 +88,7 @@ def check_module(module: Any, data: Any) -> torch.nn.Module:
     return module
 
 
-def is_training(module: torch.nn.Module) -> bool:
+def _is_training(module: torch.nn.Module) -> bool:
     """Whether a module is in training mode; that of an exported graph stands in its operators."""
     is_graph = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
     if not is_graph:
@@ -98,7 +98,7 @@ def is_training(module: torch.nn.Module) -> bool:
     return any(node.args[MODES[node.target]] is True for node in nodes)
 
 
-def unmark(leaf: Any) -> Any:
+def _unmark(leaf: Any) -> Any:
     """The leaf; a tensor as another object, without the marks that ``torch.export`` leaves."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
@@ -119,7 +119,7 @@ class ModuleBatch:
 
         def repeated(leaf: Any) -> Any:
             is_row = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]
-            return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmark(leaf)
+            return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else _unmark(leaf)
 
         repeated_call, size = call.map(repeated), max(sizes[0], FEWEST)
         return ModuleBatch(
@@ -135,18 +135,18 @@ def export(
 
     Raises ``ConversionError``.
     """
-    call = call.map(to_module_device(module))
-    return of_free_batch(module, call, axes) or of_one_shape(module, call.map(unmark))
+    call = call.map(_to_module_device(module))
+    return _of_free_batch(module, call, axes) or _of_one_shape(module, call.map(_unmark))
 
 
-def to_module_device(module: torch.nn.Module) -> Any:
+def _to_module_device(module: torch.nn.Module) -> Any:
     """A function that moves tensors to where the module's weights are."""
     weight = next(module.parameters(), None)
     device = torch.device("cpu") if weight is None else weight.device
     return lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def of_free_batch(
+def _of_free_batch(
     module: torch.nn.Module, call: ModuleCall, axes: Mapping[int, Collection[int]]
 ) -> ExportedProgram | None:
     """The program for batches of all sizes; None where export or the module fixes a size.
@@ -166,12 +166,12 @@ def of_free_batch(
         program = torch.export.export(
             module, batch_call.args, batch_call.kwargs, dynamic_shapes=shapes
         )
-        return program if agrees(program, module, call) else None
+        return program if _agrees(program, module, call) else None
     except Exception:  # noqa: BLE001  whatever export does not allow: at one shape it may
         return None
 
 
-def agrees(program: ExportedProgram, module: torch.nn.Module, call: ModuleCall) -> bool:
+def _agrees(program: ExportedProgram, module: torch.nn.Module, call: ModuleCall) -> bool:
     """Whether the program gives what the module gives for the user's own sample."""
     expected, actual = (f(*call.args, **call.kwargs) for f in (module, program.module()))
     pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(actual), strict=True)
@@ -182,25 +182,25 @@ def agrees(program: ExportedProgram, module: torch.nn.Module, call: ModuleCall) 
     )
 
 
-def of_one_shape(module: torch.nn.Module, call: ModuleCall) -> ExportedProgram:
+def _of_one_shape(module: torch.nn.Module, call: ModuleCall) -> ExportedProgram:
     """The program for the shapes of a call.  Raises ``ConversionError``."""
     try:
         return torch.export.export(module, call.args, call.kwargs)
     except Exception as error:
         raise ConversionError(
             f"torch.export refuses {type(module).__name__}: {root_cause(error)}. Remedy: "
-            f"{remedy_for(error)}, or export another way and pass the ONNX file."
+            f"{_remedy_for(error)}, or export another way and pass the ONNX file."
         ) from error
 
 
-def remedy_for(error: Exception) -> str:
+def _remedy_for(error: Exception) -> str:
     """The change that makes ``torch.export`` take a module."""
     if CACHE.search(str(error)):
         return "a cache is no tensor: pass use_cache=False in the sample"
     return "rewrite the line of forward that it names"
 
 
-def check_stateless(program: ExportedProgram) -> None:
+def _check_stateless(program: ExportedProgram) -> None:
     """Raise ``ConversionError`` for a module that changes its buffers: later calls give other
     results."""
     changed = list(program.graph_signature.buffers_to_mutate.values())
@@ -211,7 +211,7 @@ def check_stateless(program: ExportedProgram) -> None:
         )
 
 
-def input_names(
+def _input_names(
     program: ExportedProgram, call: ModuleCall
 ) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
     """Names of the program's inputs, None for constants; and the leaves of the call."""
@@ -223,7 +223,7 @@ def input_names(
 def write_onnx(program: ExportedProgram) -> Any:
     """The ``onnx.ModelProto`` of a program.  Raises ``ConversionError``."""
     try:
-        names = output_names(program)
+        names = _output_names(program)
         result = torch.onnx.export(program, dynamo=True, verbose=False, output_names=names)
     except Exception as error:
         raise ConversionError(
@@ -234,7 +234,7 @@ def write_onnx(program: ExportedProgram) -> Any:
     return result.model_proto
 
 
-def output_names(program: ExportedProgram) -> list[str] | None:
+def _output_names(program: ExportedProgram) -> list[str] | None:
     """The keys of a dict of outputs, where these are free to be names; None for other outputs."""
     spec = program.call_spec.out_spec
     if spec is None or not issubclass(spec.type or object, dict):
@@ -245,7 +245,7 @@ def output_names(program: ExportedProgram) -> list[str] | None:
     return names if is_flat else None
 
 
-def attention_of_rank_4(
+def _attention_of_rank_4(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -273,7 +273,7 @@ def attention_of_rank_4(
     return result.reshape(result.shape[4 - rank :] if rank < 4 else (*batch, *result.shape[1:]))
 
 
-def encoder_layer(
+def _encoder_layer(
     src: Tensor,
     embed_dim: int,
     num_heads: int,
@@ -324,7 +324,7 @@ def encoder_layer(
     return norm_2(src + feed_forward(src))
 
 
-def mean_leaky_relu(
+def _mean_leaky_relu(
     x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
     """RReLU in evaluation: the slope is the mean of both bounds."""
@@ -332,7 +332,7 @@ def mean_leaky_relu(
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    aten.scaled_dot_product_attention.default: attention_of_rank_4,
-    aten._transformer_encoder_layer_fwd.default: encoder_layer,
-    aten.rrelu.default: mean_leaky_relu,
+    aten.scaled_dot_product_attention.default: _attention_of_rank_4,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten.rrelu.default: _mean_leaky_relu,
 }

@@ -36,7 +36,7 @@ class ModuleCall:
         arguments, anything else is the only argument; labels are left out.  Raises
         ``CalibrationError``.
         """
-        args, kwargs = call_arguments(strip_labels(sample, signature))
+        args, kwargs = _call_arguments(_strip_labels(sample, signature))
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -44,7 +44,7 @@ class ModuleCall:
                 f"a sample does not fit forward{signature}: {error}. Remedy: give a dict by the "
                 "names of forward's arguments, or a tuple in their order, without labels."
             ) from None
-        return ModuleCall(bound.args, dict(bound.kwargs)).map(as_tensor)
+        return ModuleCall(bound.args, dict(bound.kwargs)).map(_as_tensor)
 
     def map(self, change: Any) -> ModuleCall:
         """The call with every leaf of its arguments changed."""
@@ -61,7 +61,7 @@ class ModuleCall:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 
 
-def strip_labels(sample: Any, signature: Signature) -> Any:
+def _strip_labels(sample: Any, signature: Signature) -> Any:
     """A sample without labels: an entry of a dict that ``forward`` does not name, integers behind
     its arguments, or those of a file or folder."""
     if isinstance(sample, Unnamed):
@@ -70,11 +70,11 @@ def strip_labels(sample: Any, signature: Signature) -> Any:
         kinds = {parameter.kind for parameter in signature.parameters.values()}
         takes_all = Parameter.VAR_KEYWORD in kinds
         return sample if takes_all else without_labels(sample, [*signature.parameters])[0]
-    is_longer = isinstance(sample, tuple | list) and not fits(signature, sample)
+    is_longer = isinstance(sample, tuple | list) and not _fits(signature, sample)
     return sample[:-1] if is_longer and sample and are_labels(sample[-1]) else sample
 
 
-def fits(signature: Signature, arguments: Sequence[Any]) -> bool:
+def _fits(signature: Signature, arguments: Sequence[Any]) -> bool:
     """Whether positional arguments are those of a call."""
     try:
         signature.bind(*arguments)
@@ -88,7 +88,7 @@ def varying_axes(samples: Iterable[Any], signature: Signature) -> dict[int, set[
     varying: dict[int, set[int]] = {}
     first: list[tuple[int, ...]] | None = None
     for sample in samples:
-        shapes = [np.shape(leaf) for leaf in sample_leaves(sample, signature)]
+        shapes = [np.shape(leaf) for leaf in _sample_leaves(sample, signature)]
         first = shapes if first is None else first
         for position, (one, other) in enumerate(zip(first, shapes, strict=False)):
             pairs = enumerate(zip(one, other, strict=False))
@@ -97,9 +97,9 @@ def varying_axes(samples: Iterable[Any], signature: Signature) -> dict[int, set[
     return varying
 
 
-def sample_leaves(sample: Any, signature: Signature) -> list[Any]:
+def _sample_leaves(sample: Any, signature: Signature) -> list[Any]:
     """The leaves of a sample's call, not converted; none of a sample that fits no call."""
-    args, kwargs = call_arguments(strip_labels(sample, signature))
+    args, kwargs = _call_arguments(_strip_labels(sample, signature))
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
@@ -107,14 +107,14 @@ def sample_leaves(sample: Any, signature: Signature) -> list[Any]:
     return list(pytree.tree_leaves((bound.args, dict(bound.kwargs))))
 
 
-def call_arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _call_arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a sample."""
     if isinstance(sample, Mapping):
         return (), dict(sample)
     return tuple(sample) if isinstance(sample, tuple | list) else (sample,), {}
 
 
-def as_tensor(leaf: Any) -> Any:
+def _as_tensor(leaf: Any) -> Any:
     """A tensor of an array, also of one of bfloat16, which NumPy has not; or the leaf."""
     if not isinstance(leaf, np.ndarray):
         return leaf
@@ -151,14 +151,14 @@ def first_samples(data: Any) -> tuple[Sequence[Any], Any]:
     first: Sequence[Any] = samples if isinstance(samples, list | tuple) else ()
     if first is not samples:
         later = iter(samples)
-        first = list(within_memory(islice(later, MAX_AHEAD)))
+        first = list(_within_memory(islice(later, MAX_AHEAD)))
         samples = chain(first, later) if later is samples else Resumed(samples, first, later)
     if not first:
         raise CalibrationError("there are no samples. Remedy: give at least one.")
     return first, samples
 
 
-def within_memory(samples: Iterable[Any]) -> Iterator[Any]:
+def _within_memory(samples: Iterable[Any]) -> Iterator[Any]:
     """Samples until their tensors take ``MAX_AHEAD_NBYTES``, at least one."""
     nbytes = 0
     for sample in samples:

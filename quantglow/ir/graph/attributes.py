@@ -58,7 +58,7 @@ class ArrayMark:
 
     @staticmethod
     def of(array: Array) -> ArrayMark:
-        return ArrayMark(str(DType.of(array)), tuple(map(int, array.shape)), content_hash(array))
+        return ArrayMark(str(DType.of(array)), tuple(map(int, array.shape)), _content_hash(array))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ MAX_DENSE_ELEMENTS = 1 << 24
 """Maximum number of elements of an array whose values are in a text."""
 
 
-def content_hash(array: Array) -> str:
+def _content_hash(array: Array) -> str:
     """12 hexadecimal digits of the array's little-endian row-major bytes."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     digest = hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()[:12]
@@ -229,18 +229,18 @@ def _decode_quant(quant: tuple[Any, ...]) -> QuantParams | None:
 
 
 def _decode_tensor_type(dtype: str, shape: Any, *quant: Any) -> TensorType:
-    if not is_shape(shape):
+    if not _is_shape(shape):
         raise ValueError(f"{shape!r} is not a shape")
     return TensorType(DType(dtype), shape, _decode_quant(quant))
 
 
 def _decode_dense(dtype: str, shape: Any, values: Any) -> Dense:
-    if not is_shape(shape) or not isinstance(values, tuple):
+    if not _is_shape(shape) or not isinstance(values, tuple):
         raise ValueError("an array needs a shape and a tuple of values")
     return Dense(dtype, shape, values)
 
 
-def is_shape(value: Any) -> bool:
+def _is_shape(value: Any) -> bool:
     """Whether a value is a tuple of sizes."""
     return isinstance(value, tuple) and all(is_integer(d) and d >= 0 for d in value)
 

@@ -133,16 +133,16 @@ def content_key(array: Array) -> bytes:
     """A hash of the type, the shape and the elements; made once for an array in pages."""
     kind = f"{array.dtype.str}{array.shape}{array.strides}"
     if (file := pages.mapped_file(array)) is None:
-        return hash_array(array)
+        return _hash_array(array)
     keys = _keys.setdefault(file, {})
     place = array.ctypes.data, kind
     if place not in keys:
-        keys[place] = hash_array(array)
+        keys[place] = _hash_array(array)
         pages.release_pages()
     return keys[place]
 
 
-def hash_array(array: Array) -> bytes:
+def _hash_array(array: Array) -> bytes:
     """sha256 of the type, the shape and the elements."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -168,7 +168,7 @@ class SharedArrays:
         return self._arrays.setdefault(key, array)
 
 
-def page_graph(graph: Graph) -> Graph:
+def _page_graph(graph: Graph) -> Graph:
     """The graph with its large arrays in pages."""
     arrays = constant_arrays(graph)
     return with_arrays(graph, dict(zip(map(id, arrays), in_pages(arrays), strict=True)))
@@ -242,7 +242,7 @@ class Family:
                 self.signature.check(shapes)
             graph = self.make(case)
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
-            self._graphs[case] = page_graph(graph) if self.is_single else self._arrays.graph(graph)
+            self._graphs[case] = _page_graph(graph) if self.is_single else self._arrays.graph(graph)
             if len(self._graphs) > MAX_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
         graph = self._graphs[case] = self._graphs.pop(case)  # the last one

@@ -33,9 +33,9 @@ from quantglow.ir.graph.attributes import BodyMark, encode, register
 from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.graph.origins import Lineage, Origin, Origins
 from quantglow.ir.graph.signature import Port, Signature
+from quantglow.support.arrays import HasDrawing
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError
-from quantglow.support.views import HasDrawing
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Graph(HasDrawing):
             kinds = " and ".join(node.op for node in nodes if node.name == twice)
             raise ModelError(
                 f"two nodes are called {twice!r} ({kinds}). Remedy: names are unique in a graph; "
-                "make new ones with quantglow.ir.graph.names."
+                "make new ones with quantglow.ir.graph.origins."
             )
         return {node.name: node for node in self.nodes}
 
@@ -246,11 +246,11 @@ def graph_text(
     """
     lines = [f"graph {source_hash!r}"]
     lines += [f"declared {name!r}: {kind}" for name, kind in declared.items()]
-    lines += inner_lines(nodes, outputs, shown)
+    lines += _inner_lines(nodes, outputs, shown)
     return "\n".join(lines) + "\n"
 
 
-def inner_lines(
+def _inner_lines(
     nodes: Iterable[Node],
     outputs: Iterable[tuple[str, Node]],
     shown: Callable[[object], object] = as_it_is,
@@ -262,12 +262,12 @@ def inner_lines(
             if body not in bodies:
                 bodies.add(body)
                 yield f"body {body.label!r}"
-                yield from (f"  {line}" for line in inner_lines(body.nodes, body.outputs, shown))
-        yield node_line(node, shown)
+                yield from (f"  {line}" for line in _inner_lines(body.nodes, body.outputs, shown))
+        yield _node_line(node, shown)
     yield from (f"output {name!r} = {node.name!r}" for name, node in outputs)
 
 
-def node_line(node: Node, shown: Callable[[object], object] = as_it_is) -> str:
+def _node_line(node: Node, shown: Callable[[object], object] = as_it_is) -> str:
     """``'name': type = Op(operands and attributes)``"""
     return f"{node.name!r}: {node.type} = {node.op}({', '.join(_arguments(node, shown))})"
 

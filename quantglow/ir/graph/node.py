@@ -106,7 +106,7 @@ class Node:
         raise NotImplementedError
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        _check_kinds(self)
         object.__setattr__(self, "type", self.infer())
 
     @property
@@ -337,7 +337,7 @@ def _constant_dtype(node: Constant) -> DType:
     return dtype
 
 
-def check_kinds(node: Node) -> None:
+def _check_kinds(node: Node) -> None:
     """Raise ``TypeRuleError`` if a field is of another kind than the operator takes."""
     for name, kinds in node.takes.items():
         value = getattr(node, name)

@@ -5,15 +5,22 @@ LSTM one node.  An importer notes the node that it imports for every name that i
 (``importer.onnx.nodes.context.ImportScope``), and ``Graph.rebuild``, by which every pass changes a
 graph, derives the origins of what a rule made from those of what it replaced.  A graph that was
 made by hand has no origins; then its own nodes are the user's.
+
+Names of nodes: unique ones for new nodes, and those by which users know values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Input, Node
+
+if TYPE_CHECKING:
+    from quantglow.ir.graph.graph import Graph
+
 
 LARGEST_PATTERN = 64
 """Maximum number of nodes that are looked at for the origins of a replacement."""
@@ -68,7 +75,7 @@ class Origins:
 NO_ORIGINS = Origins()
 
 
-def join(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
+def _join(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
     """The origins of one node that does the work of ``main`` and took in ``fused``."""
     main = tuple(main)
     first = dict.fromkeys(origin for origins in main for origin in origins.main)
@@ -116,17 +123,17 @@ class Lineage:
         """One of two nodes that compute the same is left, for both."""
         pair = [self.origins.get(node.name, NO_ORIGINS) for node in (after, before)]
         if before.op == after.op and not isinstance(after, Input | Constant):
-            self.origins[after.name] = join(pair)
+            self.origins[after.name] = _join(pair)
 
     def _derive(self, before: Node, after: Node) -> None:
         """Origins of all nodes that a rule made: computing ones continue what computed, moves what
         moved; where there was nothing of the kind, all of it."""
-        created = list(walk(after, self.present))
+        created = list(_walk(after, self.present))
         frontier = {operand for node in created for operand in node.operands} & self.present
-        replaced = [n for n in walk(before, frontier) if n.name in self.origins]
+        replaced = [n for n in _walk(before, frontier) if n.name in self.origins]
         derived = {
             node.name: self._continue(
-                node, [n for n in created if moves(n) == moves(node)], replaced
+                node, [n for n in created if _moves(n) == _moves(node)], replaced
             )
             for node in created
         }
@@ -136,18 +143,18 @@ class Lineage:
     def _continue(self, node: Node, beside: Sequence[Node], replaced: Sequence[Node]) -> Origins:
         """The origins of a new node: those of replaced nodes of its operator, and of the replaced
         ones that nothing else continues."""
-        sources = [n for n in replaced if moves(n) == moves(node)] or list(replaced)
+        sources = [n for n in replaced if _moves(n) == _moves(node)] or list(replaced)
         kinds = {other.op for other in beside}
         same = [n for n in sources if n.op == node.op]
         gone = [n for n in sources if n.op not in kinds]
-        main = same or heaviest(gone or sources)
-        if moves(node):  # one move for several that the compiler put in: a chain would add up
+        main = same or _heaviest(gone or sources)
+        if _moves(node):  # one move for several that the compiler put in: a chain would add up
             main = [n for n in main if n.op in self.origins[n.name].main_types] or main[:1]
         others = [n for n in gone if n not in main]
-        return join(*([self.origins[n.name] for n in part] for part in (main, others)))
+        return _join(*([self.origins[n.name] for n in part] for part in (main, others)))
 
 
-def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
+def _walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
     """The operators that a node is computed from, itself first, up to those of ``stop``."""
     visited, waiting = set(stop), [root]
     for _ in range(LARGEST_PATTERN):
@@ -161,18 +168,83 @@ def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
         waiting.extend(node.operands)
 
 
-def moves(node: Node) -> bool:
+def _moves(node: Node) -> bool:
     """Whether a node only moves numbers."""
     return node.has(Trait.MOVES)
 
 
-def heaviest(nodes: Sequence[Node]) -> list[Node]:
+def _heaviest(nodes: Sequence[Node]) -> list[Node]:
     """The nodes of the heaviest kind: sums of products, else functions, else single steps."""
 
     def weight(node: Node) -> int:
-        if moves(node):
+        if _moves(node):
             return 0
         return 1 + node.has(Trait.FUNCTION) if node.has(Trait.LIGHT) else 3
 
     most = max(map(weight, nodes), default=0)
     return [node for node in nodes if weight(node) == most]
+
+
+@dataclass
+class Names:
+    """The names of a graph's nodes and of the nodes made since."""
+
+    used: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(graph: Graph) -> Names:
+        """Names that new nodes of this graph must not have."""
+        return Names(set(graph.names))
+
+    def fresh(self, name: str) -> str:
+        """``name``, or if it is taken ``name_2``, ``name_3``, …; the result is taken from
+        now on.
+        """
+        candidate, number = name, 2
+        while candidate in self.used:
+            candidate, number = f"{name}_{number}", number + 1
+        self.used.add(candidate)
+        return candidate
+
+
+def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
+    """Every name that the user may know -> the nodes of ``graph`` that compute the values; none for
+    what is no operator any more, as the size of a known shape.
+    """
+    present = {node.name: (node,) for node in graph.compute_nodes()}
+
+    def nodes(value: str) -> tuple[Node, ...]:
+        visited = set[str]()
+        while value not in present and value not in visited:
+            visited.add(value)
+            value = graph.aliases.get(value, value)
+        return present.get(value, ())
+
+    results = {
+        origin.name: tuple(dict.fromkeys(node for value in origin.results for node in nodes(value)))
+        for origin in reversed(graph.sources)  # the first one keeps a name that two have
+        if origin.name
+    }
+    return {**results, **{value: nodes(value) for value in graph.aliases}, **present}
+
+
+def with_aliases(graph: Graph, before: Graph) -> Graph:
+    """``graph``, which passes made from ``before``, with the names that were known there.
+
+    Fusion keeps the last name: a value that is gone is now part of its first reader that is left.
+    A value whose elements were only moved stands for the one that they come from.
+    """
+    if graph is before:
+        return graph
+    present = {node.name for node in graph.compute_nodes()}
+    heirs: dict[str, str] = {}
+    for node in reversed(before.compute_nodes()):
+        readers = (heirs[user.name] for user in before.users[node])
+        heirs[node.name] = node.name if node.name in present else next(filter(None, readers), "")
+    holders: dict[str, str] = {}
+    for node in before.compute_nodes():
+        moved = node.operands[0].name if node.operands and node.has(Trait.MOVES) else ""
+        is_moved = moved in holders and node.name not in present
+        holders[node.name] = holders[moved] if is_moved else heirs[node.name]
+    gone = {name: now for name, now in holders.items() if now != name}
+    return replace(graph, sources=before.sources, aliases={**before.aliases, **gone})

@@ -244,7 +244,7 @@ def _entering(port: Port, array: Array) -> Array:
             f"Remedy: cast it with .astype({declared.type.__module__}.{declared})"
         )
     converted = as_float32(array)
-    if (at := first_lost(array, converted)) is not None:
+    if (at := _first_lost(array, converted)) is not None:
         raise InputError(
             f"input {port.name!r} holds {array[at]} at {list(at)}, which float32 cannot hold, and "
             "quantglow computes in float32. Remedy: scale the model's values."
@@ -282,7 +282,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype == np.float32 or dtype.name in DECLARED
 
 
-def first_lost(before: Array, after: Array) -> tuple[int, ...] | None:
+def _first_lost(before: Array, after: Array) -> tuple[int, ...] | None:
     """Position of the first finite value that a conversion made infinite."""
     if np.isfinite(after).all():
         return None

@@ -64,7 +64,7 @@ class Binary(Node):
             return TensorType(DType.F32, shape)
         if not (is_integer(self.x.type) or is_integer(self.y.type)):
             raise self.refuse("`out` is quantized but no operand is")
-        check_exact_operands(self, self.x, self.y)
+        _check_exact_operands(self, self.x, self.y)
         return TensorType(self.out.dtype, shape, self.out.quant)
 
     def reference(self, x: Array, y: Array) -> Array:
@@ -89,7 +89,7 @@ class Binary(Node):
         return multiplier(array, divisor=step)
 
 
-def check_exact_operands(node: Node, *operands: Node) -> None:
+def _check_exact_operands(node: Node, *operands: Node) -> None:
     """Raise ``TypeRuleError`` for a float operand of a quantized node whose values are not known:
     they are multiplied by scales before they are stored."""
     for operand in operands:
@@ -212,7 +212,7 @@ class PRelu(Node):
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
         if self.out is not None:
-            check_exact_operands(self, self.slope)
+            _check_exact_operands(self, self.slope)
         return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def reference(self, x: Array, slope: Array) -> Array:

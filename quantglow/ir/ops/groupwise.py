@@ -46,13 +46,13 @@ class Rows(NamedTuple):
     scales: Array
 
 
-def check_group(node: Node, group: int) -> None:
+def _check_group(node: Node, group: int) -> None:
     """Raise ``TypeRuleError`` for a length of groups that there is not."""
     if group % GRAIN or not 0 < group <= LONGEST:
         raise node.refuse(f"groups of {group} are no multiples of {GRAIN} up to {LONGEST}")
 
 
-def row_nbytes(depth: int, group: int) -> int:
+def _row_nbytes(depth: int, group: int) -> int:
     """Bytes of a quantized row of ``depth`` elements."""
     return -(-depth // group) * group_nbytes(group)
 
@@ -83,9 +83,9 @@ class QuantizeRows(Node):
         kind = self.x.type
         if kind.rank != 2:
             raise self.refuse("x must have 2 dimensions")
-        check_group(self, self.group)
+        _check_group(self, self.group)
         rows, depth = kind.shape
-        return TensorType(DType.I8, (rows, row_nbytes(depth, self.group)))
+        return TensorType(DType.I8, (rows, _row_nbytes(depth, self.group)))
 
     def reference(self, x: Array) -> Array:
         rows, depth = x.shape
@@ -97,17 +97,17 @@ class QuantizeRows(Node):
         steps = np.rint(filled * factors[..., None])
         codes = np.where(np.isfinite(steps), steps, 0).astype(np.int8)
         sums, scales = codes.sum(axis=2, dtype=np.int32), largest / LARGEST
-        parts = (codes, as_bytes(-sums), as_bytes(scales))
+        parts = (codes, _as_bytes(-sums), _as_bytes(scales))
         return np.concatenate(parts, axis=2).reshape(rows, -1)
 
 
-def as_bytes(values: Array) -> Array:
+def _as_bytes(values: Array) -> Array:
     """The bytes of [M, G], lowest first, as int8 [M, G, itemsize]."""
     stored = np.ascontiguousarray(values[..., None]).astype(values.dtype.newbyteorder("<"))
     return stored.view(np.int8)
 
 
-def dequantize_rows(stored: Array, group: int) -> Rows:
+def _dequantize_rows(stored: Array, group: int) -> Rows:
     """The parts of rows that ``QuantizeRows`` made."""
     parts = stored.reshape(len(stored), -1, group_nbytes(group))
     codes, sums, scales = np.split(parts, (group, group + SUM_NBYTES), axis=2)
@@ -168,7 +168,7 @@ class GroupedMatMul(Node):
             raise self.refuse(f"weights have 2, 4 or 8 bits, not {self.bits}")
         if self.w.type.dtype is not DType.U8 or self.w.type.rank != 3:
             raise self.refuse("w must be uint8 with 3 dimensions")
-        check_group(self, self.group)
+        _check_group(self, self.group)
         columns, groups, _ = self.w.type.shape
         points = None if self.zero_points is None else self.zero_points.type
         if self.scales.type != TensorType(DType.F32, (columns, groups)):
@@ -184,7 +184,7 @@ class GroupedMatMul(Node):
     def _fits(self, x: TensorType, groups: int) -> bool:
         if x.dtype.is_float:
             return -(-x.shape[1] // self.group) == groups
-        return x.dtype is DType.I8 and x.shape[1] == row_nbytes(groups * self.group, self.group)
+        return x.dtype is DType.I8 and x.shape[1] == _row_nbytes(groups * self.group, self.group)
 
     @property
     def group(self) -> int:
@@ -217,7 +217,7 @@ class GroupedMatMul(Node):
         return total if b is None else total + b
 
     def _of_rows(self, x: Array, codes: Array, scales: Array, points: Array) -> Array:
-        rows = dequantize_rows(x, self.group)
+        rows = _dequantize_rows(x, self.group)
         total = np.zeros((len(x), len(codes)), np.float32)
         for group in range(codes.shape[1]):
             # float64 holds all int32 sums exactly, so that BLAS may add in any order.

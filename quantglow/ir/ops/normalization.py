@@ -17,7 +17,7 @@ from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
 
-def keeps_last(perm: tuple[int, ...]) -> bool:
+def _keeps_last(perm: tuple[int, ...]) -> bool:
     """Whether the last axis stays the last."""
     return perm[-1] == len(perm) - 1
 
@@ -36,7 +36,7 @@ class BatchNormalization(Node):
     takes = taking(x=Kind.FLOAT, gamma=Kind.FLOAT, beta=Kind.FLOAT, mean=Kind.FLOAT, var=Kind.FLOAT)
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        return {} if keeps_last(perm) else None
+        return {} if _keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)
@@ -72,7 +72,7 @@ class LayerNormalization(Node):
     traits = frozenset({Trait.SERVES_READERS})
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        return {} if keeps_last(perm) else None
+        return {} if _keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)
@@ -112,7 +112,7 @@ class LRN(Node):
     takes = taking(x=Kind.FLOAT)
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        return {} if keeps_last(perm) else None
+        return {} if _keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return {}
@@ -156,7 +156,7 @@ class Softmax(Node):
     traits = frozenset({Trait.FUNCTION})
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        return {} if keeps_last(perm) else None
+        return {} if _keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)
@@ -204,7 +204,7 @@ class LogSoftmax(Node):
     traits = frozenset({Trait.FUNCTION, Trait.PASSES_SPECIALS})
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        return {} if keeps_last(perm) else None
+        return {} if _keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)

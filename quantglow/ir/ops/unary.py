@@ -81,15 +81,15 @@ class Unary(Node):
         return np.asarray(self.function(x), x.dtype)
 
 
-def power_beside_one(x: Expr) -> Expr:
+def _power_beside_one(x: Expr) -> Expr:
     """``e ** x`` for a sum with 1, in which all powers below e ** -17 vanish."""
     return call("exp", call("max", x, exact(SMALLEST_EXPONENT)))
 
 
-def normal_power(x: Expr) -> Expr:
+def _normal_power(x: Expr) -> Expr:
     """``e ** x``, or 0 where that is subnormal."""
     is_small = call("lt", x, exact(SMALLEST_EXPONENT))
-    return call("select", is_small, exact(0), power_beside_one(x))
+    return call("select", is_small, exact(0), _power_beside_one(x))
 
 
 @op
@@ -120,7 +120,7 @@ class Sigmoid(Unary):
     """``1 / (1 + exp(-x))``"""
 
     def expression(self) -> Expr:
-        return ONE / (ONE + power_beside_one(-X))
+        return ONE / (ONE + _power_beside_one(-X))
 
     def function(self, x: Any) -> Any:
         return expit(x)
@@ -135,7 +135,7 @@ class Swish(Unary):
     since = 24
 
     def expression(self) -> Expr:
-        return X / (ONE + power_beside_one(X * -self.alpha))
+        return X / (ONE + _power_beside_one(X * -self.alpha))
 
     def function(self, x: Any) -> Any:
         return x * expit(x * x.dtype.type(self.alpha))
@@ -184,7 +184,7 @@ class Softplus(Unary):
     """``log(1 + exp(x))``"""
 
     def expression(self) -> Expr:
-        power = normal_power(-call("abs", X))
+        power = _normal_power(-call("abs", X))
         return call("max", X, exact(0)) + call("log1p", power)
 
     def function(self, x: Any) -> Any:

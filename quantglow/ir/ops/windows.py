@@ -158,7 +158,7 @@ def conv2d(
             sums = ends.apply(sums)
         return sums if finish is None else finish(sums, part)
 
-    parts = split_rows((n, oh, ow), width * x.itemsize)
+    parts = _split_rows((n, oh, ow), width * x.itemsize)
     arrays = each(computed, parts)
     if len(parts) == 1:
         return arrays[0]
@@ -208,11 +208,11 @@ def _native_conv2d(
             target[...] = finished
 
     pixel_nbytes = (strides[0] * strides[1] * c + o) * w.itemsize
-    each(compute, split_rows((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES))
+    each(compute, _split_rows((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES))
     return result
 
 
-def split_rows(
+def _split_rows(
     shape: tuple[int, int, int], pixel_nbytes: int, nbytes: int = PART_NBYTES
 ) -> list[Part]:
     """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums.  A

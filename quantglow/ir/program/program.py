@@ -397,7 +397,7 @@ class Program(Concise):
         lines += [f"element <{alias}> = {encode(e)}" for e, alias in elements.items()]
         lines += [b.declaration(shown) for b in self.buffers if b.kind is not BufferKind.TEMP]
         lines += [f"feed {name!r} = {view.text(spell)}" for name, view in self.inputs]
-        lines += number_values(self.instructions, spell)
+        lines += _number_values(self.instructions, spell)
         lines += [f"result {name!r} = {view.text(spell)}" for name, view in self.outputs]
         return "\n".join(lines) + "\n"
 
@@ -412,9 +412,9 @@ class Program(Concise):
         return names
 
 
-def number_values(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
+def _number_values(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
     """A line for each instruction with its number; those in loops have that of the loop before."""
     for number, step in enumerate(steps):
         label = f"{outer}.{number}" if outer else f"{number:4d}"
         yield f"{label}  {step.text(spell)}"
-        yield from number_values(step.steps, spell, label)
+        yield from _number_values(step.steps, spell, label)

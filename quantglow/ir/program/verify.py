@@ -41,7 +41,7 @@ def verify_program(program: Program) -> None:
     for index, instruction in enumerate(program.instructions):
         problem = _lifetimes(instruction, live, ended) or _step(instruction, live, written)
         if problem:
-            raise BackendError(f"instruction {index}: {problem}\n{excerpt(program, index)}")
+            raise BackendError(f"instruction {index}: {problem}\n{_excerpt(program, index)}")
         written.update(view.buffer for view in (*instruction.outs, *instruction.inouts))
     if leaked := [str(b) for b in live if b.kind is BufferKind.TEMP]:
         raise BackendError(f"buffers never deallocated: {leaked}")
@@ -152,7 +152,7 @@ def _aliases(instruction: Instruction) -> str | None:
     in_place = in_place_positions(instruction.op) if isinstance(instruction, Compute) else ()
     for out in instruction.outs:
         for position, view in enumerate(instruction.ins):
-            permitted = position in in_place and same_place(out, view)
+            permitted = position in in_place and _same_place(out, view)
             if not permitted and may_overlap(out, view):
                 return f"{out} overlaps the operand {view}"
     return None
@@ -180,7 +180,7 @@ def _array(view: View, block: Array) -> Array:
     return np.ndarray(view.shape, view.type.dtype.numpy, block.data, view.offset_bytes, strides)
 
 
-def same_place(a: View, b: View) -> bool:
+def _same_place(a: View, b: View) -> bool:
     """Equal elements at equal addresses: safe to compute in place, element by element."""
     return (
         a.buffer is b.buffer
@@ -191,7 +191,7 @@ def same_place(a: View, b: View) -> bool:
     )
 
 
-def excerpt(program: Program, index: int) -> str:
+def _excerpt(program: Program, index: int) -> str:
     """The instructions around ``index``, the faulty one marked."""
     first = max(index - AROUND, 0)
     lines = [str(i) for i in program.instructions[first : index + AROUND + 1]]
@@ -203,12 +203,12 @@ def excerpt(program: Program, index: int) -> str:
 
 def in_place_positions(op: Node) -> frozenset[int]:
     """Positions in ``op.operands`` at which the result may take over the operand's memory."""
-    if isinstance(op, Conv) and repeats_results(op):
+    if isinstance(op, Conv) and _repeats_results(op):
         return frozenset()
     return frozenset(i for i, name in enumerate(op.operand_labels) if name in op.in_place)
 
 
-def repeats_results(conv: Conv) -> bool:
+def _repeats_results(conv: Conv) -> bool:
     """Whether kernels may compute some results twice, and need the residual again: the ends of rows
     of a free length, and rows and channels of a depthwise convolution of integers."""
     return is_free(conv.type.size) or (conv.depthwise and is_integer(conv.x.type))

@@ -147,7 +147,7 @@ class Guards:
             self.asker = outer
 
     def _answer(self, expression: Expression, relation: Relation) -> bool:
-        proven = proof(self.bounds(expression), relation)
+        proven = _proof(self.bounds(expression), relation)
         if proven is not None:
             return proven
         answer = relation.holds(self.likely(expression))
@@ -288,7 +288,7 @@ class Conditions(Concise):
         return lru_cache(MOST_ANSWERS)(lambda values: self.test.at(dict(values)) is not None)
 
 
-def proof(bounds: Bounds, relation: Relation) -> bool | None:
+def _proof(bounds: Bounds, relation: Relation) -> bool | None:
     """Whether a relation to 0 holds for all values in an interval, or for none; else None."""
     low, high = bounds
     match relation:

@@ -86,7 +86,7 @@ class StraightLine(Concise):
         if not self.lines and all(type(result) is int for result in self.results):
             return lambda values: self.results  # type: ignore[return-value]
         body = [f"s{i} = values[{i}]" for i in range(len(self.symbols))]
-        body += [statement(i, line) for i, line in enumerate(self.lines)]
+        body += [_statement(i, line) for i, line in enumerate(self.lines)]
         returned = "".join(f"{result}, " for result in self.results)
         lines = ["def evaluate(values):", *body, f"return ({returned})"]
         names: dict[str, Callable[[Sequence[int]], Numbers | None]] = {}
@@ -175,7 +175,7 @@ class _CodeReader:
         return self.variables[result][0]
 
 
-def statement(number: int, line: str) -> str:
+def _statement(number: int, line: str) -> str:
     """The Python statement of a line."""
     return f"if not {line}: return None" if line.endswith(_TESTS) else f"v{number} = {line}"
 

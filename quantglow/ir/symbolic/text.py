@@ -66,7 +66,7 @@ class _SizeReader:
         """The size of a tree."""
         match tree:
             case ast.Constant(value=int() as value) if type(value) is int:
-                return clamp(value)
+                return _clamp(value)
             case ast.Name(id=name) if name in self.sizes:
                 return self.sizes[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -75,7 +75,7 @@ class _SizeReader:
                 return self.size(left) + self.size(right)
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
                 return self.size(left) - self.size(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right) if not is_sum(right):
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if not _is_sum(right):
                 return check(self.size(left) * self.size(right))
             case ast.Call(func=ast.Name(id="floor"), args=[numerator, divisor], keywords=[]):
                 return quotient(self.size(numerator), self.size(divisor))
@@ -84,7 +84,7 @@ class _SizeReader:
         raise ValueError(f"{ast.unparse(tree)[:60]!r} is not an expression of {sorted(self.sizes)}")
 
 
-def is_sum(tree: ast.expr) -> bool:
+def _is_sum(tree: ast.expr) -> bool:
     """Whether a factor is a sum: products of sums are written out, and few would be huge."""
     return isinstance(tree, ast.BinOp)
 
@@ -97,7 +97,7 @@ def quotient(numerator: int, divisor: int) -> int:
     return numerator // divisor
 
 
-def clamp(value: int) -> int:
+def _clamp(value: int) -> int:
     """A number of a text.  Raises ``ValueError`` for one that has too many digits."""
     if abs(value) > MOST_VALUE:
         raise ValueError("a number of an expression has more than 63 bits")

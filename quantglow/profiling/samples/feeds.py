@@ -110,7 +110,7 @@ class SamplePlace:
 def is_one(data: Any) -> bool:
     """Whether the data is one array, or one for each input, that holds all samples."""
     if isinstance(data, str | os.PathLike):
-        return not is_streamed(data)
+        return not _is_streamed(data)
     return isinstance(data, np.ndarray | Mapping)
 
 
@@ -341,19 +341,19 @@ def samples_at(path: str | os.PathLike[str], names: Sequence[str]) -> Iterable[A
         raise CalibrationError("the path of the data is empty. Remedy: name a file or folder.")
     place = Path(path)
     if os.path.isdir(place):
-        return samples_of_folder(place)
+        return _samples_of_folder(place)
     if (suffix := place.suffix.lower()) in READERS:
         return READERS[suffix](place, tuple(names))
     return [array_files.open_arrays(path)]
 
 
-def is_streamed(path: str | os.PathLike[str]) -> bool:
+def _is_streamed(path: str | os.PathLike[str]) -> bool:
     """Whether the samples of a path come one by one, and know their places."""
     place = Path(path)
     return place.suffix.lower() in TABLES or os.path.isdir(place)
 
 
-def samples_of_folder(folder: Path) -> Iterable[Any]:
+def _samples_of_folder(folder: Path) -> Iterable[Any]:
     """The array files of a folder.  Raises ``CalibrationError`` for one of images."""
     try:
         entries = sorted(folder.iterdir())

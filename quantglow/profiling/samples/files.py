@@ -105,10 +105,10 @@ class ArrayFolder:
 
     def __iter__(self) -> Iterator[Any]:
         for file in self.files:
-            yield locate(file)
+            yield _locate(file)
 
 
-def locate(file: Path) -> Any:
+def _locate(file: Path) -> Any:
     """The arrays of a file, which knows its place; those of an ``.npy`` file have no name."""
     if file.suffix == ".npy":
         return Unnamed(one_array(file), repr(file.name))
@@ -155,10 +155,10 @@ class SampleTable:
     names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Located]:
-        rows = csv_rows(self) if self.path.suffix.lower() == ".csv" else parquet_rows(self)
+        rows = _csv_rows(self) if self.path.suffix.lower() == ".csv" else _parquet_rows(self)
         for index, row in enumerate(rows):
             place = f"row {index} of {self.path.name!r}"
-            yield Located(parse_sample(row, self.names, place), place)
+            yield Located(_parse_sample(row, self.names, place), place)
 
     def columns(self, header: Sequence[str]) -> list[str]:
         """The columns that samples are made of, and those of labels.  Raises
@@ -180,24 +180,24 @@ class SampleTable:
         )
 
 
-def parse_sample(row: Row, names: Sequence[str], place: str) -> Row:
+def _parse_sample(row: Row, names: Sequence[str], place: str) -> Row:
     """The values of the inputs, and labels, of a row.  Raises ``CalibrationError``."""
     for column, value in row.items():
         if value is None:
-            raise missing_value(column, place)
+            raise _missing_value(column, place)
     if any(name in row for name in names):
         return row
     labels = {column: value for column, value in row.items() if column in LABELS}
     return {**labels, names[0]: [value for c, value in row.items() if c not in LABELS]}
 
 
-def missing_value(column: str, place: str) -> CalibrationError:
+def _missing_value(column: str, place: str) -> CalibrationError:
     return CalibrationError(
         f"{place} has no value in column {column!r}. Remedy: fill it, or leave the row out."
     )
 
 
-def csv_rows(table: SampleTable) -> Iterator[Row]:
+def _csv_rows(table: SampleTable) -> Iterator[Row]:
     """The rows of a CSV file with a line of names, as numbers.  Raises ``CalibrationError``."""
     try:
         with table.path.open(newline="", encoding="utf-8-sig") as file:
@@ -210,16 +210,16 @@ def csv_rows(table: SampleTable) -> Iterator[Row]:
                         f"{place} has more cells than there are columns. "
                         "Remedy: a name for each column in the first line."
                     )
-                yield {name: parse_number(name, row[name], place) for name in columns}
+                yield {name: _parse_number(name, row[name], place) for name in columns}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         remedy = "write a line of names, then rows of numbers"
-        raise unreadable(table.path, error, remedy) from error
+        raise _unreadable(table.path, error, remedy) from error
 
 
-def parse_number(column: str, text: str | None, place: str) -> int | float:
+def _parse_number(column: str, text: str | None, place: str) -> int | float:
     """The number of a cell.  Raises ``CalibrationError``."""
     if text is None or not text.strip():
-        raise missing_value(column, place)
+        raise _missing_value(column, place)
     for kind in (int, float):
         try:
             if "_" not in text:  # Python reads 1_0 as 10
@@ -232,7 +232,7 @@ def parse_number(column: str, text: str | None, place: str) -> int | float:
     )
 
 
-def parquet_rows(table: SampleTable) -> Iterator[Row]:
+def _parquet_rows(table: SampleTable) -> Iterator[Row]:
     """The rows of a Parquet file, some at a time.  Raises ``CalibrationError``."""
     name = repr(table.path.name)
     parquet = package("pyarrow.parquet", "parquet", name, CalibrationError)
@@ -245,10 +245,10 @@ def parquet_rows(table: SampleTable) -> Iterator[Row]:
     except CalibrationError:
         raise
     except (OSError, *DAMAGED_CONTENT, arrow.ArrowException) as error:
-        raise unreadable(table.path, error, "write it anew, as with pyarrow.parquet") from error
+        raise _unreadable(table.path, error, "write it anew, as with pyarrow.parquet") from error
 
 
-def unreadable(path: Path, error: Exception, remedy: str) -> CalibrationError:
+def _unreadable(path: Path, error: Exception, remedy: str) -> CalibrationError:
     return CalibrationError(
         f"cannot read calibration data {str(path)!r}: {one_line(error)}. Remedy: {remedy}."
     )

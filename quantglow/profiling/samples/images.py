@@ -53,9 +53,9 @@ class ImageFolder:
     ) -> None:
         self.path = Path(file_path("path", path))
         self.preprocess = preprocessing("preprocess", preprocess)
-        self.files = image_files(self.path)
+        self.files = _image_files(self.path)
         self.classes: list[str] = (
-            list_classes(self.path, self.files) if flag("labels", labels) else []
+            _list_classes(self.path, self.files) if flag("labels", labels) else []
         )
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class ImageFolder:
         library = package("PIL.Image", "images", f"the folder {str(self.path)!r}", CalibrationError)
         for file in self.files:
             place = repr(str(file.relative_to(self.path)))
-            yield self.sample(self.prepared(open_image(library, file), place), file, place)
+            yield self.sample(self.prepared(_open_image(library, file), place), file, place)
 
     def prepared(self, image: Any, place: str) -> Any:
         """The result of preprocessing.  Raises ``CalibrationError`` for what a function raises."""
@@ -87,7 +87,7 @@ class ImageFolder:
         return Unnamed(values, place, label)
 
 
-def image_files(folder: Path) -> list[Path]:
+def _image_files(folder: Path) -> list[Path]:
     """The images below a folder.  Raises ``CalibrationError`` if there are none."""
     try:
         files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
@@ -104,7 +104,7 @@ def image_files(folder: Path) -> list[Path]:
     return files
 
 
-def list_classes(folder: Path, files: list[Path]) -> list[str]:
+def _list_classes(folder: Path, files: list[Path]) -> list[str]:
     """The names of subfolders, which are classes.  Raises ``CalibrationError``."""
     for file in files:
         if file.parent == folder:
@@ -115,7 +115,7 @@ def list_classes(folder: Path, files: list[Path]) -> list[str]:
     return sorted({entry.name for entry in folder.iterdir() if entry.is_dir()})
 
 
-def open_image(library: Any, file: Path) -> Any:
+def _open_image(library: Any, file: Path) -> Any:
     """An image in RGB.  Raises ``CalibrationError``."""
     try:
         with library.open(file) as image:
@@ -196,7 +196,7 @@ def preprocessing(option: str, choice: Any) -> Preprocess:
         return PREPROCESSING[name](int(argument) if argument else SIDE)
     if not name or not argument:
         raise OptionError(f"{option} {choice!r} is unknown. {REMEDY}")
-    return load_function(option, name, argument)
+    return _load_function(option, name, argument)
 
 
 REMEDY = (
@@ -205,9 +205,9 @@ REMEDY = (
 )
 
 
-def load_function(option: str, module: str, name: str) -> Preprocess:
+def _load_function(option: str, module: str, name: str) -> Preprocess:
     """A function of a module, which may lie in the current folder.  Raises ``OptionError``."""
-    with current_folder_first():
+    with _current_folder_first():
         try:
             function = getattr(import_module(module), name)
         except Exception as error:
@@ -222,7 +222,7 @@ def load_function(option: str, module: str, name: str) -> Preprocess:
 
 
 @contextmanager
-def current_folder_first() -> Iterator[None]:
+def _current_folder_first() -> Iterator[None]:
     """Modules of the current folder are found, as ``python -m`` finds them."""
     folder = os.getcwd()
     sys.path.insert(0, folder)

@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul
 from quantglow.quantization.equalize.channel_groups import (
     channel_groups,

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Add, Concat, Conv, Mul, Transpose
 from quantglow.profiling import Range
 from quantglow.profiling.samples.feeds import Feeds

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import known_names
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.graph.origins import known_names
 from quantglow.ir.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
 from quantglow.ir.types import DType
 from quantglow.profiling import Profile, Range

@@ -9,9 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import known_names
 from quantglow.ir.graph.node import OPS, Node
-from quantglow.ir.graph.origins import Origin, Origins, find_origins
+from quantglow.ir.graph.origins import Origin, Origins, find_origins, known_names
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.errors import IgnoredScopeError
 

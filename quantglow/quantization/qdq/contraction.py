@@ -26,7 +26,7 @@ from quantglow.quantization.qdq.operators import computes, integers_below
 from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
-from quantglow.transforms.float.constants import channel_values, float_constant
+from quantglow.transforms.float.constant_folding import channel_values, float_constant
 from quantglow.transforms.float.layout import per_axis
 from quantglow.transforms.float.weight_folding import scale_and_shift
 from quantglow.transforms.rewrite import Uses, rewrite_pass
@@ -352,6 +352,6 @@ def _refusal_reason(node: Node) -> str | None:
     if isinstance(node, MatMul):
         return "one operand not being quantized"
     return (
-        "their weights not being int8 with a scale for each output channel, around a zero point "
-        "of int8 where they are in groups"
+        "their weights not being int8 with a scale for each output channel, around a zero "
+        "point of int8 where they are in groups"
     )

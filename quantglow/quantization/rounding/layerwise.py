@@ -31,8 +31,8 @@ from quantglow.quantization.rounding.layer_data import plain_layer
 from quantglow.quantization.rounding.moments import Statistics
 from quantglow.quantization.rounding.sample_runs import (
     Ends,
-    LayerRuns,
     RoundedLayers,
+    RoundingRuns,
     RoundingTask,
     SampleRuns,
 )
@@ -61,7 +61,7 @@ FED_BACK = frozenset({"round-weights", "search-scales"})
 
 STAGE = "accuracy recovery"
 
-Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], LayerRuns]
+Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], RoundingRuns]
 """Begins the runs of a task over samples, and these with int8 graphs for their shapes."""
 
 
@@ -128,7 +128,7 @@ def round_layers(
 
 
 def _improve_layer(
-    task: RoundingTask, name: str, runs: LayerRuns, improved: RoundedLayers, per_channel: bool
+    task: RoundingTask, name: str, runs: RoundingRuns, improved: RoundedLayers, per_channel: bool
 ) -> Operands:
     """The improved operands of the next layer."""
     node: Any = task.int8.by_name(name)

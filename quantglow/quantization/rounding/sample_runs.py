@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from quantglow.interpreter.executor import Execution
 from quantglow.interpreter.stacks import Stacks
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops.arithmetic import is_integer
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.profiling.samples.feeds import Feeds
@@ -58,7 +58,7 @@ class RoundingTask:
         ]
 
 
-class LayerRuns(Protocol):
+class RoundingRuns(Protocol):
     """Runs over the samples, here or elsewhere."""
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
@@ -122,8 +122,8 @@ class RoundedLayers:
 
 @dataclass
 class SampleRuns:
-    """``LayerRuns`` over samples of this process, the float one up to the layer that the int8 one
-    has reached.
+    """``RoundingRuns`` over samples of this process, the float one up to the layer that the int8
+    one has reached.
 
     ``int8_samples``: the samples, with int8 graphs for those of other shapes.  ``total``: number of
     all samples, and ``first``: of those before these, where these are a part of them.  ``sums``:
@@ -147,7 +147,7 @@ class SampleRuns:
         self.float_step: Callable[[], None] = self._advance_to_layer
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         run = self.int8_run
         while (node := run.graph.nodes[run.position]).name != name:
             next(iter(run))
@@ -159,15 +159,15 @@ class SampleRuns:
         return data.moments(self.task.graph.by_name(name))
 
     def prefetch(self) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         self.float_step = later(self._advance_to_layer, None)
 
     def improve(self, name: str, operands: Operands) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         self.improved.operands[name] = operands
 
     def ends(self) -> tuple[Ends, Ends]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         task, count = self.task, range(len(self.samples))
         if not task.ends:
             return (), ()
@@ -178,7 +178,7 @@ class SampleRuns:
         return int8_ends, [[values.of(sample) for values in exact] for sample in count]
 
     def end(self) -> None:
-        """``LayerRuns``; nothing is held elsewhere."""
+        """``RoundingRuns``; nothing is held elsewhere."""
 
     def _run(
         self, graph: Graph, evaluate: Callable[[Node, Sequence[SampleValues]], SampleValues]

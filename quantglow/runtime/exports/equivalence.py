@@ -70,7 +70,7 @@ class _Comparison:
             return None
         if isinstance(one, Constant):
             assert isinstance(other, Constant)
-            return [] if is_equal(one, other) else None
+            return [] if _is_equal(one, other) else None
         if len(one.operands) != len(other.operands):
             return None
         if self.attributes(one) != self.attributes(other):
@@ -127,7 +127,7 @@ class _Comparison:
         return formula if self.sizes is None else number(formula.at(self.sizes))
 
 
-def is_equal(one: Constant, other: Constant) -> bool:
+def _is_equal(one: Constant, other: Constant) -> bool:
     """Whether two constants have the same bits."""
     x, y = one.value, other.value
     return x is y or (

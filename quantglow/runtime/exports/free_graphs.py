@@ -182,7 +182,7 @@ class FreeGraph:
         came = (sizes_at(self.template, case) for case in self.cases)
         yield from (sizes for sizes in came if sizes[name] != hint)
         yield {other: 2 * size for other, size in self.hints.items()}
-        yield from ({**self.hints, name: size} for size in others(hint))
+        yield from ({**self.hints, name: size} for size in _others(hint))
         for other, size in self.hints.items():
             yield {**self.hints, name: hint + 1, other: size + 1}
 
@@ -195,14 +195,14 @@ class FreeGraph:
         """The graph with integers for some of the symbols."""
         if not pinned:
             return self
-        template = with_sizes(self.template, pinned)
+        template = _with_sizes(self.template, pinned)
         return FreeGraph.of(self.programs, template, self.case, self.cases, self.atomic)
 
     def at(self, sizes: Sizes) -> FreeGraph:
         """The graph made at other sizes.  Raises ``QuantglowError``."""
         case = case_with(self.template, dict(sizes), self.case.values)
         ones = {name: size for name, size in sizes.items() if size < SMALLEST}
-        template = with_sizes(self.template, ones)
+        template = _with_sizes(self.template, ones)
         return FreeGraph.of(self.programs, template, case, atomic=self.atomic)
 
     def takes(self, sizes: Sizes) -> bool:
@@ -235,7 +235,7 @@ class FreeGraph:
         yield {name: hint + 1 + i for i, (name, hint) in enumerate(self.hints.items())}
         yield {name: 2 * hint + 1 for name, hint in self.hints.items()}
         for name, hint in self.hints.items():
-            for size in (1, *others(hint)):
+            for size in (1, *_others(hint)):
                 yield {**self.hints, name: size}
 
     def refusal(
@@ -308,7 +308,7 @@ class ShapeComparison:
         """Run both models on the same arrays.  Raises ``CannotStayFreeError`` where they differ."""
         try:
             case = case_with(self.free.template, dict(sizes), self.free.case.values)
-            feeds = zero_feeds(self.free.programs.graph_at(case), self.free.case)
+            feeds = _zero_feeds(self.free.programs.graph_at(case), self.free.case)
             session = open_session(special.core)
             expected = session.run({name: feeds[name] for name in session.input_names})
         except QuantglowError:
@@ -318,11 +318,11 @@ class ShapeComparison:
             results = self.session.run({name: feeds[name] for name in self.session.input_names})
         except QuantglowError as error:
             raise self.free.refusal(sizes, broken, different, str(error)) from error
-        if not all(map(is_alike, results, expected)):
+        if not all(map(_is_alike, results, expected)):
             raise self.free.refusal(sizes, broken, different, "the results differ")
 
 
-def with_sizes(template: Template, sizes: Sizes) -> Template:
+def _with_sizes(template: Template, sizes: Sizes) -> Template:
     """A template with integers for some symbols."""
     return tuple(
         (name, tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims))
@@ -337,7 +337,7 @@ def sizes_at(template: Template, case: Case) -> dict[str, int]:
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
-def zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
+def _zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
     """Arrays for the inputs of a graph: numbers of both signs, indices 0 and 1."""
     rng = np.random.default_rng(0)
     values = dict(case.values or ())
@@ -352,13 +352,13 @@ def zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
     return {x.name: array(x.name, x.type.shape, x.type.dtype.numpy) for x in graph.inputs}
 
 
-def others(size: int) -> tuple[int, ...]:
+def _others(size: int) -> tuple[int, ...]:
     """Other sizes, near and far."""
     sizes = (size + 1, 2 * size, 3 * size, size // 2, size - 1, 2 * size + 1, 3, 2)
     return tuple(n for n in dict.fromkeys(sizes) if n > 0 and n != size)
 
 
-def is_alike(result: Array, expected: Array) -> bool:
+def _is_alike(result: Array, expected: Array) -> bool:
     """Whether most numbers are near, and the shapes are equal."""
     if result.shape != expected.shape:
         return False

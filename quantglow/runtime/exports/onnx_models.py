@@ -45,7 +45,7 @@ MOST_REFUSALS = 3
 """Maximum number of cases that are tried where a dimension has to be fixed at each."""
 
 
-def free_model(programs: FreeShapes) -> bytes:
+def _free_model(programs: FreeShapes) -> bytes:
     """The ONNX model of all shapes that the model takes; the original where no shape of it can be
     compiled.
 
@@ -172,9 +172,9 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
     Raises ``ModelError`` and ``InputError``.
     """
     if shapes is None and isinstance(programs, FreeShapes):
-        check_values(programs)
+        _check_values(programs)
         if programs.signature.is_free:
-            return free_model(programs)
+            return _free_model(programs)
     # Imported here because a process that runs a saved model does not need onnx.
     from quantglow.export.onnx.model import export_onnx
 
@@ -188,7 +188,7 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
     return bytes(export_onnx(graph).SerializeToString())
 
 
-def check_values(programs: FreeShapes) -> None:
+def _check_values(programs: FreeShapes) -> None:
     """Raise ``ModelError`` where values of inputs decide shapes or branches: an ONNX model would be
     that of some values only."""
     cases = [] if programs.is_empty else [served_case(programs.first)]

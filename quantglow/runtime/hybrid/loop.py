@@ -123,10 +123,10 @@ class Bodies(Concise):
         return () if self.programs is None else self.programs.served()
 
 
-def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
+def _program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
     and ``QuantglowError`` where it cannot be compiled."""
-    served = serve_at(programs, shapes)
+    served = _serve_at(programs, shapes)
     if left := served.build.fallback:
         names = ", ".join(f"{node.name!r} ({node.op}): {node.reason}" for node in left)
         raise BackendError(f"its body has operators for other runtimes: {names}")
@@ -135,7 +135,7 @@ def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     return served.build.executable
 
 
-def serve_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
+def _serve_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
     """The program for these shapes, which the inputs may have."""
     programs.signature.check(shapes, 1)
     return programs.prepare(Case.of(shapes)) if isinstance(programs, FreeShapes) else programs.first
@@ -163,14 +163,14 @@ class BodyPrograms(Concise):
 
     def _tabulate(self, shapes: BodyShapes) -> LlvmExecutable:
         """The program of a trip as a table.  Raises ``QuantglowError``."""
-        executable = program_at(self.programs, shapes)
+        executable = _program_at(self.programs, shapes)
         if not isinstance(executable, LlvmExecutable):
             raise NoTableError("a trip is no table of calls")
         return executable
 
     def program_at(self, feeds: NamedArrays) -> Executable:
         """The program of a trip.  Raises ``QuantglowError``."""
-        return program_at(self.programs, {name: array.shape for name, array in feeds.items()})
+        return _program_at(self.programs, {name: array.shape for name, array in feeds.items()})
 
 
 class NoTableError(BackendError):

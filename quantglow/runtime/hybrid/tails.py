@@ -173,20 +173,20 @@ class StagedTail(Concise):
         names = ", ".join(node.name for node in self.nodes if node.name in self.late)
         notes = []
         if self.loop is not None and not self.loop.is_left:
-            kind = tail_kind(self.loop.is_int8, self.loop.not_int8)
+            kind = _tail_kind(self.loop.is_int8, self.loop.not_int8)
             notes.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
         if self.suffix is not None:
-            kind = tail_kind(self.is_int8, self.why)
+            kind = _tail_kind(self.is_int8, self.why)
             notes.append(f"the part behind {names} is compiled as a model of its own, {kind}")
         return notes
 
     def suffix_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
-        return file_bytes(self.suffix) if self.is_int8 and self.suffix is not None else b""
+        return _file_bytes(self.suffix) if self.is_int8 and self.suffix is not None else b""
 
     def body_file(self) -> bytes:
         """The same of the body of the loop."""
-        return b"" if self.loop is None or self.loop.int8 is None else file_bytes(self.loop.int8)
+        return b"" if self.loop is None or self.loop.int8 is None else _file_bytes(self.loop.int8)
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
@@ -195,13 +195,13 @@ class StagedTail(Concise):
         return (*body, *(() if self.suffix is None else self.suffix.specialisations.served()))
 
 
-def tail_kind(is_int8: bool, why: str) -> str:
+def _tail_kind(is_int8: bool, why: str) -> str:
     """The numbers of a part; ``why`` it is not int8, if that was asked for."""
     kind = "in int8, calibrated on what the samples lead to" if is_int8 else "in float"
     return f"{kind}: {why}" if why else kind
 
 
-def file_bytes(model: AnyModel) -> bytes:
+def _file_bytes(model: AnyModel) -> bytes:
     """The bytes of a ``.qgm`` file of a model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rest.qgm"
@@ -219,14 +219,14 @@ def join_model(
 
     parts, body = [head], None
     if staged is not None and staged.is_int8 and staged.suffix is not None:
-        parts.append(export(staged.suffix, "the part behind operators that decide shapes"))
+        parts.append(_export(staged.suffix, "the part behind operators that decide shapes"))
     loop = None if staged is None else staged.loop
     if loop is not None and loop.int8 is not None:
-        body = LoopBody(loop.names, export(loop.int8, "the body of a loop"))
+        body = LoopBody(loop.names, _export(loop.int8, "the body of a loop"))
     return join(tail if staged is None else staged.whole, parts, outputs, body)
 
 
-def export(model: AnyModel, what: str) -> bytes:
+def _export(model: AnyModel, what: str) -> bytes:
     """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
     try:
         return model.to_onnx()

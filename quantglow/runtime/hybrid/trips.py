@@ -127,7 +127,7 @@ class TripSession(Concise):
         progress.proceed(dict(zip(names, values, strict=True)))
 
 
-def kind_nbytes(kind: Kind) -> int:
+def _kind_nbytes(kind: Kind) -> int:
     """The size of an array in bytes."""
     shape, dtype = kind
     return math.prod(shape) * dtype.itemsize
@@ -154,7 +154,7 @@ class TripBlock(Concise):
     @property
     def room(self) -> list[int]:
         """Bytes that a buffer of each carried value needs."""
-        return [max(map(kind_nbytes, kinds)) for kinds in zip(*self.kinds, strict=True)]
+        return [max(map(_kind_nbytes, kinds)) for kinds in zip(*self.kinds, strict=True)]
 
     @staticmethod
     def of(
@@ -176,7 +176,7 @@ class TripBlock(Concise):
                 shapes[names.number] = names.dims
             run = program_at({**shapes, **captured})
             types = dict(zip(run.output_names, run.binding.outputs, strict=True))
-            carried_kinds.append(following(names, carried_kinds[-1], types))
+            carried_kinds.append(_following(names, carried_kinds[-1], types))
             rows.append(tuple(types[name] for name in names.stacked))
             runs.append(run)
         if len(set(rows)) != 1:
@@ -218,7 +218,7 @@ class TripBlock(Concise):
         return max(1, int(LONG_WORK / max(work, 1)))
 
 
-def following(names: Trips, before: Sequence[Kind], types: Mapping[str, Kind]) -> tuple[Kind, ...]:
+def _following(names: Trips, before: Sequence[Kind], types: Mapping[str, Kind]) -> tuple[Kind, ...]:
     """The types of the carried values after a trip.  Raises ``BackendError``."""
     after = [
         types[carry.after] if carry.after else kind
@@ -257,7 +257,7 @@ class _Places:
     def _after(self, trip: int) -> dict[str, tuple[int, int]]:
         names = self.names
         places = {c.after: (2 * n + 1 - trip % 2, 0) for n, c in enumerate(names.carried)}
-        sizes = map(kind_nbytes, self.stacked)
+        sizes = map(_kind_nbytes, self.stacked)
         rows = enumerate(zip(names.stacked, sizes, strict=True), self._first_row)
         places |= {name: (n, trip * nbytes) for n, (name, nbytes) in rows}
         places[names.holds] = self._first_row + len(self.stacked) + 1, 0
@@ -284,4 +284,4 @@ def buffers_for(block: TripBlock, values: Sequence[Array], old: Sequence[Array])
 def view(buffer: Array, kind: Kind) -> Array:
     """A value in a buffer."""
     shape, dtype = kind
-    return buffer[: kind_nbytes(kind)].view(dtype).reshape(shape)
+    return buffer[: _kind_nbytes(kind)].view(dtype).reshape(shape)

@@ -57,7 +57,7 @@ libraries: dict[Target, KernelLibrary] = {}
 """One for each target in a process."""
 
 
-def seconds_limit() -> float:
+def _seconds_limit() -> float:
     """The default, or what the environment says.  Raises ``OptionError``."""
     text = os.environ.get(VARIABLE)
     return limit(VARIABLE, text) if text else ALLOWED_SECONDS
@@ -68,7 +68,7 @@ class CompileMeter:
     """The time that some kernels take.  ``total``: their number, None if it is not known."""
 
     total: int | None
-    allowed: float = field(default_factory=seconds_limit)
+    allowed: float = field(default_factory=_seconds_limit)
     done: int = 0
     spent: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -147,7 +147,7 @@ class KernelLibrary:
         meter = CompileMeter(number)
         symbols: list[str] = []
         coming: dict[str, Future[bytes]] = {}
-        with _loading, compiling_threads(meter.timed(self.object_code)) as submit:
+        with _loading, _compiling_threads(meter.timed(self.object_code)) as submit:
             for text in texts:
                 symbol = self.symbol(text, entry)
                 symbols.append(symbol)
@@ -236,7 +236,7 @@ class KernelLibrary:
 
 
 @contextmanager
-def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]:
+def _compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]:
     """A function that has threads compile a symbol's text; it waits while ``QUEUED`` texts do.
 
     Texts of kernels are large, so few of them wait.  An error, or Ctrl-C, drops those that wait,

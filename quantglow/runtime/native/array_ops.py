@@ -61,7 +61,7 @@ POINTERS = [ctypes.c_void_p * count for count in range(10)]
 KERNELS: dict[str, Callable[[Target], str]] = {
     "dense": dense,
     "depthwise": depthwise,
-    **{f"padded {kind}": partial(padded, element=kind) for kind in ("f32", "i8", "u8")},
+    **{f"padded {kind}": partial(padded, dtype=kind) for kind in (DType.F32, DType.I8, DType.U8)},
     "integers": integers,
     "integers_with_residual": integers_with_residual,
     "rounded_reals": rounded_reals,

@@ -99,7 +99,7 @@ def load(
         functions = as_words(library(emitted.target).addresses_of(symbols))
         kept = emitted.without_texts()
         release_freed()
-    table = build_table(kept, guards)
+    table = _build_table(kept, guards)
     parts = (table, threads, symbols, functions, kept.constants, arenas)
     return LoadedProgram(*parts, kept, is_checked or debug.verifying())
 
@@ -118,11 +118,11 @@ def load_kernels(program: Program, target: Target, check: Check) -> None:
     program with other constants.  ``check`` is called before each; it may raise.
     """
     steps, calls = zip(*kernel_calls(program, target), strict=True)
-    checked_calls = [check_call(call, check) for call in calls]
+    checked_calls = [_check_call(call, check) for call in calls]
     library(target).load_calls(call_names(steps, checked_calls, target), checked_calls)
 
 
-def check_call(call: KernelCall, check: Check) -> KernelCall:
+def _check_call(call: KernelCall, check: Check) -> KernelCall:
     """The same call, whose text is made after a check."""
 
     def code() -> str:
@@ -132,10 +132,10 @@ def check_call(call: KernelCall, check: Check) -> KernelCall:
     return replace(call, code=code)
 
 
-def build_table(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
+def _build_table(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
     """The table of an emitted program; ``guards``: those of its sizes."""
     sizes, rows, order = _Sizes(), program.rows, program.order
-    work = [float(likely(work_units(row))) / likely(row.items) for row in rows]
+    work = [float(likely(_work_units(row))) / likely(row.items) for row in rows]
     nbytes = () if order is None else order.nbytes
     parts = (
         np.array(sizes.positions(p.offset_bytes for r in rows for p in r.pointers), np.intp),
@@ -145,8 +145,8 @@ def build_table(program: EmittedProgram, guards: Guards | None = None) -> Progra
         tuple(sizes.end(*port) for port in program.outputs),
         sizes.positions(op.length for op in program.indexings),
         tuple(str(op.name) for op in program.indexings),
-        program_loops(program),
-        call_operands(program, sizes.evaluation, guards),
+        _program_loops(program),
+        _call_operands(program, sizes.evaluation, guards),
         tuple(map(facts_of, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
@@ -156,11 +156,11 @@ def build_table(program: EmittedProgram, guards: Guards | None = None) -> Progra
     numbers = sizes.evaluation.program()
     constants = len(program.constants)
     return ProgramTable(
-        program.target, program.count, constants, buffer_places(program), numbers, *parts
+        program.target, program.count, constants, _buffer_places(program), numbers, *parts
     )
 
 
-def buffer_places(program: EmittedProgram) -> Places:
+def _buffer_places(program: EmittedProgram) -> Places:
     """The places of an emitted program."""
     pointers = [pointer for call in program.rows for pointer in call.pointers]
     arena = OWN_BASES + len(program.constants)
@@ -173,14 +173,14 @@ def buffer_places(program: EmittedProgram) -> Places:
     positions, which = np.array(external, np.int64).reshape(-1, 2).T
     counts = [len(call.pointers) for call in program.rows]
     return Places(
-        np.array([pointer_slot(pointer, arena) for pointer in pointers], np.int64),
+        np.array([_pointer_slot(pointer, arena) for pointer in pointers], np.int64),
         positions,
         which,
         np.cumsum([0, *counts])[: len(counts)],
     )
 
 
-def call_operands(
+def _call_operands(
     program: EmittedProgram, numbers: Evaluation, guards: Guards | None
 ) -> CallOperands:
     """The distinct operands of a program whose table has these ``numbers``."""
@@ -200,10 +200,10 @@ def call_operands(
         offset = numbers.add(to_expression(pointer.offset_bytes))
         if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
             columns.append((at, *column))
-    table = narrow(columns).reshape(len(columns), 2 * rank + 4).T
+    table = _narrow(columns).reshape(len(columns), 2 * rank + 4).T
     answers = () if guards is None else guards.answers
     tested: list[Condition] = [(guard.expression, guard.relation) for guard in answers]
-    tested += [(size, ">=") for size in interiors(program)]
+    tested += [(size, ">=") for size in _interiors(program)]
     divisors = (*numbers.divisors(), *sizes.evaluation.divisors())
     tested += [(divisor - number(1), ">=") for divisor in divisors]
     return CallOperands(
@@ -212,17 +212,17 @@ def call_operands(
         element_nbytes=table[1],
         axes=table[2:-2].reshape(2, rank, len(columns)),
         buffer=table[-2:],
-        lives=buffer_lives(program),
+        lives=_buffer_lives(program),
     )
 
 
-def narrow(values: Sequence[object]) -> Array:
+def _narrow(values: Sequence[object]) -> Array:
     """Natural numbers in few bytes: programs keep these beside their weights."""
     numbers = np.array(values, np.int64)
     return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
 
 
-def interiors(program: EmittedProgram) -> Iterator[Expression]:
+def _interiors(program: EmittedProgram) -> Iterator[Expression]:
     """Sizes around and in the boxes that fills leave out; none of them is negative."""
     for row in program.rows:
         if isinstance(row.step, Fill):
@@ -230,7 +230,7 @@ def interiors(program: EmittedProgram) -> Iterator[Expression]:
                 yield from map(to_expression, (start, size, whole - start - size))
 
 
-def buffer_lives(program: EmittedProgram) -> Array:
+def _buffer_lives(program: EmittedProgram) -> Array:
     """First and last row that uses each buffer of the arena."""
     count = 0 if program.order is None else len(program.order.buffers)
     lives = np.array([[len(program.rows), -1]] * count, np.int32).reshape(count, 2)
@@ -242,7 +242,7 @@ def buffer_lives(program: EmittedProgram) -> Array:
     return lives
 
 
-def pointer_slot(pointer: Pointer, arena: int) -> int:
+def _pointer_slot(pointer: Pointer, arena: int) -> int:
     """The position of a pointer's base; those of buffers begin at ``arena``."""
     match pointer.place:
         case Place.CHECK:
@@ -258,7 +258,7 @@ def pointer_slot(pointer: Pointer, arena: int) -> int:
     return 0
 
 
-def program_loops(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
+def _program_loops(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
     """For each loop the position of its trips among the pointers of all rows, and the work of a
     trip."""
     first = accumulate((len(row.pointers) for row in program.rows), initial=0)
@@ -269,7 +269,7 @@ def program_loops(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
     )
 
 
-def work_units(call: EmittedCall) -> float:
+def _work_units(call: EmittedCall) -> float:
     """The work that threads may share: a loop runs on one."""
     return 0.0 if call.body else call.work
 

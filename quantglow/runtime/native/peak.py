@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.interface import MatrixTiles
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.values import I32, I64, Value, splat, vector
 from quantglow.ir.types import DType
 from quantglow.runtime.jit.library import addresses
 from quantglow.runtime.native.buffers import Allocate, aligned_bytes
@@ -56,13 +57,13 @@ class Peak:
 
 def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
-    kernels = integer_kernel(target), ProductKernel(target, target.dot_product(DType.F32))
-    rates = [product_rate(target, threads, kernel) for kernel in kernels]
+    kernels = _integer_kernel(target), ProductKernel(target, target.dot_product(DType.F32))
+    rates = [_product_rate(target, threads, kernel) for kernel in kernels]
     rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
     return Peak(threads, *rates)
 
 
-def integer_kernel(target: Target) -> ProductKernel | TileKernel:
+def _integer_kernel(target: Target) -> ProductKernel | TileKernel:
     """The fastest int8 products of a target."""
     if target.isa.tiles is not None:
         return TileKernel(target, target.isa.tiles)
@@ -70,7 +71,7 @@ def integer_kernel(target: Target) -> ProductKernel | TileKernel:
     return ProductKernel(target, target.dot_product(stored))
 
 
-def product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:
+def _product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:
     """Multiply-accumulates a second of all threads."""
     scratch = aligned_bytes(2 * target.vector_nbytes)
     scratch[:] = 0
@@ -166,12 +167,12 @@ def reading_kernel(target: Target, total_nbytes: int) -> str:
     """Adds up every vector of each work item's block; ``total_nbytes`` is a power of two."""
     b, kind, nbytes = (
         Builder(index=target.isa.index),
-        f"<{target.f32_lanes} x i32>",
+        vector(target.f32_lanes, I32),
         target.vector_nbytes,
     )
     (data,) = b.kernel(1)
     with b.loop("%begin", "%end") as item:
-        offset = b.op("and", "i64", b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))
+        offset = b.op("and", I64, b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))
         block = b.at(data, offset)
         loop = b.begin_loop(BLOCK_NBYTES // (UNROLL * nbytes), [(kind, splat(kind, "0"))] * UNROLL)
         at = b.at(block, b.mul(loop.index, UNROLL * nbytes))

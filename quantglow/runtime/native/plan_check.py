@@ -166,7 +166,7 @@ class PlanCheck(Concise):
         """Bytes of each place that a pointer leads to: the bases, then inputs and outputs."""
         ends = (*self.table.inputs, *self.table.outputs)
         kinds = (*binding.inputs, *binding.outputs)
-        arrays = list(map(end_nbytes, ends, kinds, [binding.numbers] * len(ends)))
+        arrays = list(map(_end_nbytes, ends, kinds, [binding.numbers] * len(ends)))
         buffers = self._buffers(binding) if len(self.table.buffers) else [binding.arena_nbytes]
         return np.concatenate((self._own, self.constants, buffers, arrays))
 
@@ -193,19 +193,21 @@ class PlanCheck(Concise):
     @cached_property
     def _conditions(self) -> Conditions:
         """The conditions of all operands and counts whose numbers vary."""
-        table, program = self.table, terms("p", self.table.numbers.results)
+        table, program = self.table, _terms("p", self.table.numbers.results)
         buffers: list[Term] = [program[at] for at in table.buffers]
         if not buffers:
             buffers.append(table.arena_nbytes if table.order is None else 0)
         arrays = [
             program[end.nbytes]
             if end.is_state
-            else product([*(program[at] for at in end.shape), end.dtype.numpy.itemsize])
+            else _product([*(program[at] for at in end.shape), end.dtype.numpy.itemsize])
             for end in (*table.inputs, *table.outputs)
         ]
         fixed = [int(nbytes) for nbytes in (*self._own, *self.constants)]
-        extents = table_extents(table, self._place_of_operand.tolist(), [*fixed, *buffers, *arrays])
-        return conditions(extents, (program[at] for at in table.items))
+        extents = _table_extents(
+            table, self._place_of_operand.tolist(), [*fixed, *buffers, *arrays]
+        )
+        return _conditions(extents, (program[at] for at in table.items))
 
     @cached_property
     def _offsets(self) -> list[int]:
@@ -241,7 +243,7 @@ class PlanCheck(Concise):
         return one, other
 
 
-def end_nbytes(end: End, kind: Kind, numbers: Sequence[int]) -> int:
+def _end_nbytes(end: End, kind: Kind, numbers: Sequence[int]) -> int:
     """Bytes of the array of an input or output; a state's caller made it for the capacity."""
     shape, dtype = kind
     return numbers[end.nbytes] if end.is_state else math.prod(shape) * dtype.itemsize
@@ -300,20 +302,20 @@ class OperandExtent:
             yield f"if ({first} < 0 or {behind} > {self.nbytes}){filled}: return False"
 
 
-def table_extents(
+def _table_extents(
     table: ProgramTable, places: Sequence[int], memory: Sequence[Term]
 ) -> Iterator[OperandExtent]:
     """The extents of all operands; ``places``: of each the position of its memory among
     ``memory``."""
     operands = table.operands
-    numbers, program = terms("n", operands.numbers.results), terms("p", table.numbers.results)
+    numbers, program = _terms("n", operands.numbers.results), _terms("p", table.numbers.results)
     offsets = table.offsets[operands.pointers].tolist()
     begins, sizes = operands.buffer.tolist()
     lengths, strides = operands.axes.transpose(0, 2, 1).tolist()
     nbytes = operands.element_nbytes.tolist()
     for i, place in enumerate(places):
         axes = tuple(
-            (numbers[length], times(numbers[stride], nbytes[i]))
+            (numbers[length], _times(numbers[stride], nbytes[i]))
             for length, stride in zip(lengths[i], strides[i], strict=True)
             if numbers[length] != 1
         )
@@ -321,17 +323,17 @@ def table_extents(
         yield OperandExtent(program[offsets[i]], axes, nbytes[i], begin, size, memory[place])
 
 
-def terms(name: str, results: Sequence[int | str]) -> list[Term]:
+def _terms(name: str, results: Sequence[int | str]) -> list[Term]:
     """The numbers of a straight-line program; those that vary by their position."""
     return [r if type(r) is int else f"{name}[{i}]" for i, r in enumerate(results)]
 
 
-def times(term: Term, factor: int) -> Term:
+def _times(term: Term, factor: int) -> Term:
     """A multiple of a number."""
     return term * factor if isinstance(term, int) else f"{term}*{factor}"
 
 
-def product(factors: Iterable[Term]) -> Term:
+def _product(factors: Iterable[Term]) -> Term:
     """The product of numbers."""
     constant, texts = 1, []
     for factor in factors:
@@ -342,7 +344,7 @@ def product(factors: Iterable[Term]) -> Term:
     return "*".join([*texts, str(constant)]) if texts else constant
 
 
-def conditions(extents: Iterable[OperandExtent], counts: Iterable[Term]) -> Conditions:
+def _conditions(extents: Iterable[OperandExtent], counts: Iterable[Term]) -> Conditions:
     """The conditions of the extents that vary, and that counts are not negative."""
     different = dict.fromkeys(extent for extent in extents if extent.varies)
     varying = dict.fromkeys(count for count in counts if isinstance(count, str))

@@ -66,7 +66,7 @@ class ProgramStore:
         """Facts kept without a program; None where nothing usable is there."""
         if (entry := self._entry(key)) is None:
             return None
-        with usable(key):
+        with _usable(key):
             return read(entry[0]["facts"])
         return None
 
@@ -85,7 +85,7 @@ class ProgramStore:
         """A program, loaded, and its facts; None where nothing usable is there."""
         if (entry := self._entry(key)) is None:
             return None
-        with usable(key):
+        with _usable(key):
             head, small = entry
             facts = read(head["facts"])
             loaded = self._loaded(head, small, target, threads, growth)
@@ -120,8 +120,8 @@ class ProgramStore:
             small += data.tobytes()
             return len(small) - data.nbytes
         digest = hashlib.sha256(data.data).hexdigest()
-        if not self.cache.has(constant_name(digest)):
-            self.cache.put(constant_name(digest), data.tobytes())
+        if not self.cache.has(_constant_name(digest)):
+            self.cache.put(_constant_name(digest), data.tobytes())
         return digest
 
     def _put(self, key: str, entry: bytes) -> None:
@@ -137,7 +137,7 @@ class ProgramStore:
         if entry is None:
             return None
         end = entry.find(b"\n")
-        with usable(key):
+        with _usable(key):
             return dict(json.loads(entry[:end])), memoryview(entry)[end + 1 :]
         return None
 
@@ -171,7 +171,7 @@ class ProgramStore:
             known = constants.known(digest)
             if known is not None:
                 return known
-            entry = self.cache.get(constant_name(digest.hex()))
+            entry = self.cache.get(_constant_name(digest.hex()))
             if entry is None:
                 return None
             data = memoryview(entry)
@@ -182,12 +182,12 @@ class ProgramStore:
             raise ValueError(f"a constant has {len(data)} bytes instead of {nbytes}")
         constant = constants.copy(np.frombuffer(data, np.uint8), digest)
         if digest is not None:
-            drop_carried(constant_name(digest.hex()))
+            drop_carried(_constant_name(digest.hex()))
         return constant
 
 
 @contextmanager
-def usable(key: str) -> Iterator[None]:
+def _usable(key: str) -> Iterator[None]:
     """Log why an entry that is read inside is of no use, and go on behind."""
     try:
         yield
@@ -195,7 +195,7 @@ def usable(key: str) -> Iterator[None]:
         debug.log(1, f"program cache: {key} cannot be used: {error!r}")
 
 
-def constant_name(digest: str) -> str:
+def _constant_name(digest: str) -> str:
     """The name of the entry of a constant."""
     return f"constant_{digest}"
 

@@ -21,7 +21,7 @@ from itertools import accumulate
 import numpy as np
 
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.table_walk import OWN_RUN_ALONE
+from quantglow.codegen.llvm.table_walk import INTERNAL_RUN_ALONE, read_template
 from quantglow.ir.program.strides import dense_strides
 from quantglow.ir.types import TensorType
 from quantglow.runtime.jit.library import addresses
@@ -44,68 +44,13 @@ table and of the pointers that its calls take; ``calls``: rows of a table; ``mov
 each pointer to an input or output: its position, its address in piece 0, bytes to the next piece;
 ``count``: these rows; ``busy``: a bit for each slot in use, on a line of its own."""
 
-_IR = f"""
-{OWN_RUN_ALONE}
-declare i64 @llvm.cttz.i64(i64, i1)
-
-define void @run_pieces(ptr %batch, i64 %begin, i64 %end) nounwind {{
-entry:
-  %sp = getelementptr i64, ptr %batch, i64 {_WORDS["slots"]}
-  %slots = load ptr, ptr %sp
-  %cp = getelementptr i64, ptr %batch, i64 {_WORDS["calls"]}
-  %calls = load i64, ptr %cp
-  %mp = getelementptr i64, ptr %batch, i64 {_WORDS["moving"]}
-  %moving = load ptr, ptr %mp
-  %np = getelementptr i64, ptr %batch, i64 {_WORDS["count"]}
-  %count = load i64, ptr %np
-  %busy = getelementptr i64, ptr %batch, i64 {_WORDS["busy"]}
-  br label %attempt
-attempt:
-  %taken = load atomic i64, ptr %busy acquire, align 8
-  %free = xor i64 %taken, -1
-  %slot = call i64 @llvm.cttz.i64(i64 %free, i1 true)
-  %bit = shl i64 1, %slot
-  %marked = or i64 %taken, %bit
-  %swap = cmpxchg ptr %busy, i64 %taken, i64 %marked acq_rel acquire
-  %won = extractvalue {{ i64, i1 }} %swap, 1
-  br i1 %won, label %own, label %attempt
-own:
-  %tp = getelementptr [2 x i64], ptr %slots, i64 %slot
-  %table = load ptr, ptr %tp
-  %ap = getelementptr i8, ptr %tp, i64 8
-  %arguments = load ptr, ptr %ap
-  br label %piece
-piece:
-  %p = phi i64 [ %begin, %own ], [ %p1, %call ]
-  %some_piece = icmp slt i64 %p, %end
-  br i1 %some_piece, label %move, label %done
-move:
-  %m = phi i64 [ 0, %piece ], [ %m1, %store ]
-  %some_move = icmp slt i64 %m, %count
-  br i1 %some_move, label %store, label %call
-store:
-  %e = getelementptr [3 x i64], ptr %moving, i64 %m
-  %position = load i64, ptr %e
-  %bp = getelementptr i8, ptr %e, i64 8
-  %base = load i64, ptr %bp
-  %dp = getelementptr i8, ptr %e, i64 16
-  %stride = load i64, ptr %dp
-  %distance = mul i64 %p, %stride
-  %address = add i64 %base, %distance
-  %pointer = getelementptr i64, ptr %arguments, i64 %position
-  store i64 %address, ptr %pointer
-  %m1 = add i64 %m, 1
-  br label %move
-call:
-  call void @run_alone(ptr %table, i64 %calls)
-  %p1 = add i64 %p, 1
-  br label %piece
-done:
-  %kept = xor i64 %bit, -1
-  %before = atomicrmw and ptr %busy, i64 %kept acq_rel
-  ret void
-}}
-"""
+RUN_PIECES = read_template(
+    "run_pieces",
+    {
+        **{f"batch.{name}": word for name, word in _WORDS.items()},
+        "run_alone": INTERNAL_RUN_ALONE,
+    },
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -188,7 +133,7 @@ class ExecutableChain(Concise):
 @cache
 def run_pieces_address(target: Target) -> int:
     """The address of the kernel."""
-    (address,) = addresses(target, [_IR], "run_pieces")
+    (address,) = addresses(target, [RUN_PIECES], "run_pieces")
     return address
 
 

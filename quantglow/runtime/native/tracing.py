@@ -29,21 +29,16 @@ import numpy as np
 
 from quantglow.codegen.llvm.call_profile import CallFacts
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.table_walk import CALL_OF_ENTRY
+from quantglow.codegen.llvm.table_walk import CALL_OF_ENTRY, read_template
 from quantglow.runtime.jit.library import addresses
-from quantglow.runtime.native.table_runner import fill
+from quantglow.runtime.native.table_runner import fill_waits
 from quantglow.support.arrays import Array
 from quantglow.support.timeline import KERNEL, WAITING, Event, Trace
 
 SHORTEST_WAIT = 1e-6
 """Seconds between two kernels of a thread that are shown as waiting."""
 
-_TICKS = """
-<declarations>define i64 @ticks() nounwind {
-  %now = <clock>
-  ret i64 %now
-}
-"""
+TICKS = read_template("ticks")
 
 PAGE_WORDS = 4096
 """Words for which the log of a walk has room, or those of one run if they are more."""
@@ -55,45 +50,14 @@ _STATE = {"table": 0, "count": 1, "place": 2, "last": 3}
 """Words of the argument: the table and its rows, where the next run is recorded, and the last
 place at which a run has room."""
 
-_WALK = f"""
-<declarations>declare i64 @pthread_self()
-define i64 @walk_traced(ptr %state) nounwind {{
-entry:
-  %table = load ptr, ptr %state
-  %cp = getelementptr i64, ptr %state, i64 {_STATE["count"]}
-  %count = load i64, ptr %cp
-  %pp = getelementptr i64, ptr %state, i64 {_STATE["place"]}
-  %place = load ptr, ptr %pp
-  %lp = getelementptr i64, ptr %state, i64 {_STATE["last"]}
-  %last = load ptr, ptr %lp
-  %full = icmp ugt ptr %place, %last
-  br i1 %full, label %none, label %begin
-none:
-  ret i64 0
-begin:
-  %thread = call i64 @pthread_self()
-  store i64 %thread, ptr %place
-  %times = getelementptr i64, ptr %place, i64 {OWN_WORDS}
-  %fp = getelementptr i64, ptr %place, i64 1
-  %before = <clock>
-  store i64 %before, ptr %fp
-  %some = icmp sgt i64 %count, 0
-  br i1 %some, label %body, label %done
-body:
-  %i = phi i64 [ 0, %begin ], [ %next, %body ]
-{CALL_OF_ENTRY}  call void %fn(ptr %args, i64 0, i64 %items)
-  %after = <clock>
-  %tp = getelementptr i64, ptr %times, i64 %i
-  store i64 %after, ptr %tp
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %body, label %done
-done:
-  %behind = getelementptr i64, ptr %times, i64 %count
-  store ptr %behind, ptr %pp
-  ret i64 1
-}}
-"""
+WALK_TRACED = read_template(
+    "walk_traced",
+    {
+        **{f"state.{name}": word for name, word in _STATE.items()},
+        "run.words": OWN_WORDS,
+        "entry": CALL_OF_ENTRY,
+    },
+)
 
 RECORD_WORDS = 4
 """Words that stand for the arguments of a kernel: kernel, arguments, log, number of the row."""
@@ -104,50 +68,13 @@ head: events so far, and room for events."""
 LOG_EVENTS = 4096
 """Events for which a log has room, or those of one run if they are more."""
 
-_TRACED = f"""
-<declarations>declare i64 @pthread_self()
-define void @traced(ptr %record, i64 %begin, i64 %end) nounwind {{
-entry:
-  %fn = load ptr, ptr %record
-  %ap = getelementptr i64, ptr %record, i64 1
-  %args = load ptr, ptr %ap
-  %lp = getelementptr i64, ptr %record, i64 2
-  %log = load ptr, ptr %lp
-  %rp = getelementptr i64, ptr %record, i64 3
-  %row = load i64, ptr %rp
-  %before = <clock>
-  call void %fn(ptr %args, i64 %begin, i64 %end)
-  %after = <clock>
-  %at = atomicrmw add ptr %log, i64 1 monotonic
-  %mp = getelementptr i64, ptr %log, i64 1
-  %most = load i64, ptr %mp
-  %fits = icmp slt i64 %at, %most
-  br i1 %fits, label %store, label %done
-store:
-  %number = add i64 %at, 1
-  %event = getelementptr [{EVENT_WORDS} x i64], ptr %log, i64 %number
-  store i64 %row, ptr %event
-  %thread = call i64 @pthread_self()
-  %tp = getelementptr i64, ptr %event, i64 1
-  store i64 %thread, ptr %tp
-  %bp = getelementptr i64, ptr %event, i64 2
-  store i64 %before, ptr %bp
-  %fp = getelementptr i64, ptr %event, i64 3
-  store i64 %after, ptr %fp
-  %items = sub i64 %end, %begin
-  %ip = getelementptr i64, ptr %event, i64 4
-  store i64 %items, ptr %ip
-  br label %done
-done:
-  ret void
-}}
-"""
+TRACED = read_template("traced", {"event.words": EVENT_WORDS})
 
 
 @cache
 def _ticks(target: Target) -> Callable[[], int]:
     """The function that reads the clock."""
-    (address,) = addresses(target, [fill(_TICKS, target.waiting)], "ticks")
+    (address,) = addresses(target, [fill_waits(TICKS, target.waiting)], "ticks")
     return ctypes.CFUNCTYPE(ctypes.c_int64)(address)
 
 
@@ -175,12 +102,12 @@ class TickClock:
         return self.seconds + (ticks - self.ticks) * self.period
 
 
-def tick_clock(target: Target) -> TickClock:
+def _tick_clock(target: Target) -> TickClock:
     """The clock of a target, started now."""
     return TickClock.start(_ticks(target))
 
 
-def with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
+def _with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
     """The kernels of each thread, and the times between them."""
     for events in threads:
         events.sort(key=lambda event: event.begin)
@@ -197,7 +124,7 @@ def _waits(events: Iterable[Event]) -> Iterator[Event]:
 @cache
 def _traced_walk(target: Target) -> Callable[[int], int]:
     """``walk_traced``: takes a state; 0 where the log has no room, and nothing is done."""
-    (address,) = addresses(target, [fill(_WALK, target.waiting)], "walk_traced")
+    (address,) = addresses(target, [fill_waits(WALK_TRACED, target.waiting)], "walk_traced")
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
 
 
@@ -248,7 +175,7 @@ class _RunLog:
                 for call, items, interval in zip(self.calls, self.items, intervals, strict=True):
                     facts = {"items": items, "op": call.op, "kernel": call.label}
                     events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(events.values())
+        return _with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -281,7 +208,7 @@ class RecordedWalk:
         state[_STATE["table"]] = self.table.ctypes.data
         state[_STATE["count"]] = len(self.table)
         page = np.empty(max(OWN_WORDS + len(self.calls), PAGE_WORDS), np.int64)
-        clock, items = tick_clock(self.target), self.table[:, 2].tolist()
+        clock, items = _tick_clock(self.target), self.table[:, 2].tolist()
         log = _RunLog(self.calls, items, clock, state, page)
         log.open(page)
         self.trace = weakref.ref(trace)
@@ -293,7 +220,7 @@ class RecordedWalk:
 @cache
 def _entry(target: Target) -> int:
     """The address of ``traced``."""
-    (address,) = addresses(target, [fill(_TRACED, target.waiting)], "traced")
+    (address,) = addresses(target, [fill_waits(TRACED, target.waiting)], "traced")
     return address
 
 
@@ -332,7 +259,7 @@ class _EventLog:
                 call, interval = self.calls[row], (clock.at(before), clock.at(after))
                 facts = {"items": items, "op": call.op, "kernel": call.label}
                 events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(events.values())
+        return _with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -386,6 +313,6 @@ class TracedTable:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)
         array[0, 1] = room
         self.records[:, 2] = array.ctypes.data
-        self.log = _EventLog(weakref.ref(trace), self.calls, tick_clock(self.target), array)
+        self.log = _EventLog(weakref.ref(trace), self.calls, _tick_clock(self.target), array)
         trace.later(self.log.events)
         return self.log

@@ -84,11 +84,11 @@ class AnswerLog(Concise):
         if answers is None:
             if len(self._answers) >= MOST_CASES:
                 del self._answers[next(iter(self._answers))]
-            answers = Answers(case_text(case))
+            answers = Answers(_case_text(case))
         return answers
 
 
-def case_text(case: Case) -> str:
+def _case_text(case: Case) -> str:
     """``x [1, 3, 8, 8], mask [1] = (16,)``."""
     values = case.value_map or {}
     parts = (

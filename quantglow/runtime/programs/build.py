@@ -220,7 +220,7 @@ class ProgramBackend:
             return ReferenceExecutable(planned.program, planned.plan)
         key = key_of_graph(segment, self.target, num_threads, self.schedule)
         stored = self.read(key, lambda: segment, num_threads)
-        if stored is not None and not reads(stored, segment):
+        if stored is not None and not _reads(stored, segment):
             debug.log(1, f"program cache: {key} has other inputs")
             stored = None
         executable, pieces = stored or self._compile_segment(key, segment, num_threads)
@@ -238,7 +238,7 @@ class ProgramBackend:
         assert self.target is not None
         spent: dict[str, float] = {}
         with debug.time_stage("read program", spent):
-            entry = key and ProgramStore().program(key, self.target, num_threads, facts_from)
+            entry = key and ProgramStore().program(key, self.target, num_threads, _facts_from)
         if not entry:
             return None
         loaded, (figures, pieces) = entry
@@ -289,7 +289,7 @@ class ProgramBackend:
         return planned, pieces
 
 
-def reads(stored: tuple[LlvmExecutable, int], segment: Graph) -> bool:
+def _reads(stored: tuple[LlvmExecutable, int], segment: Graph) -> bool:
     """Whether a stored program reads the inputs of a graph; one for pieces is asked where these are
     put together."""
     executable, pieces = stored
@@ -297,7 +297,7 @@ def reads(stored: tuple[LlvmExecutable, int], segment: Graph) -> bool:
     return pieces > 1 or executable.inputs == kinds
 
 
-def facts_from(data: Any) -> tuple[PlanFigures, int]:
+def _facts_from(data: Any) -> tuple[PlanFigures, int]:
     """The figures of a stored program, and the number of pieces of the batch.  Raises ``KeyError``,
     ``TypeError`` or ``ValueError``."""
     pieces = int(data["pieces"])

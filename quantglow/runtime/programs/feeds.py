@@ -114,21 +114,21 @@ def check_feeds(
     if all(type(value) is np.ndarray for value in feeds.values()):
         return dict(feeds)
     infos = {info.name: info for info in inputs()}
-    return {name: feed(name, value, infos.get(name)) for name, value in feeds.items()}
+    return {name: _feed(name, value, infos.get(name)) for name, value in feeds.items()}
 
 
-def feed(name: str, value: Any, info: TensorInfo | None) -> Any:
+def _feed(name: str, value: Any, info: TensorInfo | None) -> Any:
     """A feed as an array; a list of tensors where the input is a sequence, None where it is
     optional.
     """
     if info is not None and info.is_tensor:
-        return as_array(name, value, info)
+        return _as_array(name, value, info)
     if isinstance(value, list):
-        return [feed(name, item, None) for item in value]
-    return value if value is None else as_array(name, value)
+        return [_feed(name, item, None) for item in value]
+    return value if value is None else _as_array(name, value)
 
 
-def as_array(name: str, value: Any, info: TensorInfo | None = None) -> Array:
+def _as_array(name: str, value: Any, info: TensorInfo | None = None) -> Array:
     """A feed as an array; of a ``torch.Tensor`` without a copy.  Raises ``InputError``."""
     if not isinstance(value, np.ndarray) and is_torch_tensor(value):
         return array_of_tensor(value)
@@ -145,10 +145,10 @@ def as_array(name: str, value: Any, info: TensorInfo | None = None) -> Array:
             "Remedy: give a numpy.ndarray, or nested lists of equal lengths."
         ) from None
     is_plain = type(value) in (list, tuple, bool, int, float)  # a np.float64 is a float, too
-    return as_declared(array, info) if is_plain and info is not None else array
+    return _as_declared(array, info) if is_plain and info is not None else array
 
 
-def as_declared(array: Array, info: TensorInfo) -> Array:
+def _as_declared(array: Array, info: TensorInfo) -> Array:
     """Numbers of Python in the type of an input, as onnxruntime takes them; those of another kind,
     which a check of types refuses, as they are.  Raises ``InputError`` for numbers beyond the type.
     """

@@ -53,7 +53,7 @@ class CompiledSegment:
     def is_taken(self, values: Mapping[str, Array]) -> bool:
         """Whether all branches around the segment are taken."""
         return all(
-            bool(segment_value(branch.condition, values).reshape(())) == branch.outcome
+            bool(_segment_value(branch.condition, values).reshape(())) == branch.outcome
             for branch in self.segment.branches
         )
 
@@ -79,7 +79,7 @@ class SegmentedExecutable(Concise):
         return [result(node, values) for _, node in self.graph.outputs]
 
 
-def segment_value(node: Node, values: Mapping[str, Array]) -> Array:
+def _segment_value(node: Node, values: Mapping[str, Array]) -> Array:
     return node.value if isinstance(node, Constant) else values[node.name]
 
 

@@ -64,12 +64,12 @@ def scales_in(manifest: Mapping[str, Any]) -> list[int]:
     return list(map(int, manifest["scales"])) if manifest["version"] >= SHARED_VERSION else []
 
 
-def forms_in(manifest: Mapping[str, Any]) -> ArrayForms:
+def _forms_in(manifest: Mapping[str, Any]) -> ArrayForms:
     """The forms of its arrays.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     return ArrayForms.of(manifest) if manifest["version"] >= PACKED_VERSION else ArrayForms()
 
 
-def array_numbers(manifest: Mapping[str, Any]) -> set[int]:
+def _array_numbers(manifest: Mapping[str, Any]) -> set[int]:
     """Numbers of all arrays."""
     return {*itertools.chain.from_iterable(numbers_in(manifest)), *scales_in(manifest)}
 
@@ -80,7 +80,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     """
     members = manifest["members"]
     if manifest["format"] != FORMAT or manifest["version"] not in (
-        archive_version(members),
+        _archive_version(members),
         SHARED_VERSION,
         PACKED_VERSION,
         newest_version(members),
@@ -89,7 +89,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     if manifest["sha256"] != manifest_digest(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {REPORT, *members_of_graphs(manifest)}
-    expected |= forms_in(manifest).members(array_numbers(manifest))
+    expected |= _forms_in(manifest).members(_array_numbers(manifest))
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}, {CODE, CODE_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
@@ -123,7 +123,7 @@ def manifest_identity(manifest: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def archive_version(members: Mapping[str, object]) -> int:
+def _archive_version(members: Mapping[str, object]) -> int:
     """The oldest version with such members; the members of versions 5 to 7 may be the same."""
     if case_member(1) in members:
         return CASE_VERSION
@@ -133,11 +133,11 @@ def archive_version(members: Mapping[str, object]) -> int:
 def check(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
     """The bytes of a member, checked against the size and hash in the manifest."""
     data = read_member(archive, name)
-    check_described(describe(data), manifest, name)
+    _check_described(describe(data), manifest, name)
     return data
 
 
-def check_described(entry: Mapping[str, Any], manifest: Mapping[str, Any], name: str) -> None:
+def _check_described(entry: Mapping[str, Any], manifest: Mapping[str, Any], name: str) -> None:
     """Raise ``ValueError`` unless the manifest describes a member so."""
     if entry != manifest["members"][name]:
         raise ValueError(f"the checksum of {name!r} does not fit its content")
@@ -156,7 +156,7 @@ def check_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: 
     pages = page_pieces(read()) if is_worth_it else None
     if pages is None:
         return check(archive, manifest, name)
-    check_described(description(len(pages), digest.hexdigest()), manifest, name)
+    _check_described(_description(len(pages), digest.hexdigest()), manifest, name)
     return pages
 
 
@@ -170,10 +170,10 @@ def arrays_in(
     archive: zipfile.ZipFile, manifest: Mapping[str, Any], allowance: Allowance
 ) -> dict[int, Array]:
     """The arrays of a file by number; large ones in pages, one after the other."""
-    forms = forms_in(manifest)
+    forms = _forms_in(manifest)
     allowance.spend(forms.made_nbytes)
     small = forms.unpacked(check(archive, manifest, PACKED) if forms.packed else b"")
-    numbers = sorted(forms.stored(array_numbers(manifest)) - small.keys())
+    numbers = sorted(forms.stored(_array_numbers(manifest)) - small.keys())
 
     def read() -> Iterator[Array]:
         for number in numbers:
@@ -200,10 +200,10 @@ def describe(data: Content) -> dict[str, Any]:
     digest = hashlib.sha256()
     for piece in iterate_pieces(data):
         digest.update(piece)
-    return description(len(data), digest.hexdigest())
+    return _description(len(data), digest.hexdigest())
 
 
-def description(nbytes: int, sha256: str) -> dict[str, Any]:
+def _description(nbytes: int, sha256: str) -> dict[str, Any]:
     """The entry of a member in the manifest."""
     return {"nbytes": nbytes, "sha256": sha256}
 

@@ -96,7 +96,7 @@ class IncludedCode:
                 f"it is for num_threads={self.threads} and schedule={self.schedule!r}, not for "
                 f"num_threads={threads} and schedule={schedule!r}"
             )
-        if self.versions != versions_here():
+        if self.versions != _versions_here():
             raise BackendError("it was compiled by another version of quantglow, LLVM or NumPy")
         names = (NATIVE, *LEVELS) if target == NATIVE else (target,)
         for name in names:
@@ -108,17 +108,17 @@ class IncludedCode:
         )
 
 
-def versions_here() -> str:
+def _versions_here() -> str:
     """The versions of all that makes code here; empty where the source is unknown."""
-    return hash_parts(code_versions() or ())
+    return _hash_parts(code_versions() or ())
 
 
 def key_here(name: str) -> str:
     """The hash of a target; empty if it does not run here."""
-    return hash_parts((resolve(name).key,)) if name == NATIVE or runs_here(name) else ""
+    return _hash_parts((resolve(name).key,)) if name == NATIVE or runs_here(name) else ""
 
 
-def hash_parts(parts: Iterable[str | bytes]) -> str:
+def _hash_parts(parts: Iterable[str | bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         add(digest, part)
@@ -163,15 +163,15 @@ def code_for(
     }
     entries: dict[str, Data] = {**host_entry()}
     for name in names:
-        entries |= compile_entries({**facts, "target": name})
-    keys = (hash_parts((target.key,)) for target in targets)
+        entries |= _compile_entries({**facts, "target": name})
+    keys = (_hash_parts((target.key,)) for target in targets)
     keys_by_target = dict(zip(names, keys, strict=True))
     return IncludedCode(
-        versions_here(), keys_by_target, compiler.num_threads, compiler.schedule, entries
+        _versions_here(), keys_by_target, compiler.num_threads, compiler.schedule, entries
     )
 
 
-def compile_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
+def _compile_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
     """The entries that a child with an empty cache makes.  Raises ``BackendError``."""
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         try:
@@ -183,10 +183,10 @@ def compile_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
                 f"the code for {facts['target']!r} could not be made: {error}. Remedy: save the "
                 "model without include_code."
             ) from error
-        return dict(cache_entries(Path(folder)))
+        return dict(_cache_entries(Path(folder)))
 
 
-def cache_entries(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _cache_entries(folder: Path) -> Iterator[tuple[str, bytes]]:
     """All entries of a cache."""
     for kind in KINDS:
         yield from ObjectCache(folder / kind).entries().items()

@@ -48,23 +48,23 @@ METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 def write_members(path: Path, members: Mapping[str, Content]) -> None:
     """Write an archive; members are compressed if that pays and readers allow it."""
-    methods = {name: choose_method(data) for name, data in members.items()}
-    write_archive(path, members, methods)
+    methods = {name: _choose_method(data) for name, data in members.items()}
+    _write_archive(path, members, methods)
     if not is_bounded(sum(map(len, members.values())), path.stat().st_size):
-        write_archive(path, members, dict.fromkeys(members, zipfile.ZIP_STORED))
+        _write_archive(path, members, dict.fromkeys(members, zipfile.ZIP_STORED))
 
 
-def write_archive(path: Path, members: Mapping[str, Content], methods: Mapping[str, int]) -> None:
+def _write_archive(path: Path, members: Mapping[str, Content], methods: Mapping[str, int]) -> None:
     """Write an archive, each member by its method."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             if isinstance(content, JoinedBytes):
-                write_parts(archive, name, content, methods[name])
+                _write_parts(archive, name, content, methods[name])
             else:
                 archive.writestr(name, content, methods[name])
 
 
-def write_parts(archive: zipfile.ZipFile, name: str, content: JoinedBytes, method: int) -> None:
+def _write_parts(archive: zipfile.ZipFile, name: str, content: JoinedBytes, method: int) -> None:
     """A member of an archive that is open for writing, piece by piece."""
     info = zipfile.ZipInfo(name, time.localtime()[:6])
     info.compress_type, info.file_size = method, len(content)
@@ -74,25 +74,25 @@ def write_parts(archive: zipfile.ZipFile, name: str, content: JoinedBytes, metho
             file.write(piece)
 
 
-def choose_method(data: Content) -> int:
+def _choose_method(data: Content) -> int:
     """Compression method of a member, by the size that deflate gives it."""
     return zipfile.ZIP_DEFLATED if member_nbytes(data) < len(data) else zipfile.ZIP_STORED
 
 
 def member_nbytes(data: Content) -> float:
     """Size of a member in a file; for long data an estimate."""
-    deflated = estimate_deflated(data)
+    deflated = _estimate_deflated(data)
     limit = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
     return deflated if deflated < limit else len(data)
 
 
-def estimate_deflated(data: Content) -> float:
+def _estimate_deflated(data: Content) -> float:
     """Size of the data when deflated; for long data an estimate."""
-    probe = sample_content(data)
+    probe = _sample_content(data)
     return len(zlib.compress(probe, 1)) * len(data) / max(1, len(probe))
 
 
-def sample_content(data: Content) -> Data:
+def _sample_content(data: Content) -> Data:
     """A member, or pieces of a long one."""
     if len(data) <= PROBE_NBYTES:
         return b"".join(iterate_pieces(data))
@@ -120,7 +120,7 @@ class Allowance:
     @staticmethod
     def of(archive: zipfile.ZipFile) -> Allowance:
         """Allowance of a file: its size times ``MAX_EXPANSION``."""
-        return Allowance(MAX_EXPANSION * archive_nbytes(archive))
+        return Allowance(MAX_EXPANSION * _archive_nbytes(archive))
 
     def spend(self, members_nbytes: int) -> None:
         """Take the bytes of a file's members.  Raises ``ValueError``."""
@@ -141,7 +141,7 @@ def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     """Raise ``ValueError`` for members that are encrypted, compressed by other methods, present
     twice, share bytes of the file, or expand too far.
     """
-    members, nbytes = archive.infolist(), archive_nbytes(archive)
+    members, nbytes = archive.infolist(), _archive_nbytes(archive)
     if len({info.filename for info in members}) != len(members):
         raise ValueError("a member occurs twice")
     for info in members:
@@ -154,7 +154,7 @@ def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     allowance.spend(sum(info.file_size for info in members))
 
 
-def archive_nbytes(archive: zipfile.ZipFile) -> int:
+def _archive_nbytes(archive: zipfile.ZipFile) -> int:
     """The size of the file."""
     assert archive.fp is not None, "the archive is open"
     return archive.fp.seek(0, os.SEEK_END)

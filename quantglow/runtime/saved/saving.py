@@ -151,7 +151,7 @@ class SavedTail:
     def files(self) -> Mapping[str, SavedModel]:
         """The contents of its files, by member.  Raises ``FileFormatError``."""
         files = {REST: self.suffix, BODY: self.body}
-        return {n: contents_in(data, n, self.allowance) for n, data in files.items() if data}
+        return {n: _contents_in(data, n, self.allowance) for n, data in files.items() if data}
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
@@ -230,7 +230,7 @@ class SavedModel:
         )
 
 
-def no_further_check(saved: SavedModel) -> None:
+def _no_further_check(saved: SavedModel) -> None:
     """Accept a model that needs no more checks than those of ``read``."""
 
 
@@ -244,7 +244,7 @@ class Freedom:
     free: Mapping[str, Any]
     source: Content
     cases: tuple[Graph, ...] = ()
-    check: Callable[[SavedModel], object] = no_further_check
+    check: Callable[[SavedModel], object] = _no_further_check
     general: tuple[SymbolicGraph, ...] = ()
 
 
@@ -264,7 +264,7 @@ def save(
     text = json.dumps(manifest, indent=1).encode()
     with writing(path) as temporary:
         write_members(temporary, {MANIFEST: text, **members})
-        check_written(temporary, path, manifest["sha256"], freedom)
+        _check_written(temporary, path, manifest["sha256"], freedom)
 
 
 def contents(
@@ -309,7 +309,7 @@ def contents(
     return manifest, members
 
 
-def check_written(
+def _check_written(
     written: Path, path: str | os.PathLike[str], sha256: str, freedom: Freedom | None
 ) -> None:
     """Load the file written for ``path``, up to machine code.
@@ -359,7 +359,7 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
         ) from error
 
 
-def contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedModel:
+def _contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedModel:
     """The model in a file inside of another one.  Raises ``FileFormatError``."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -384,7 +384,7 @@ def read(archive: zipfile.ZipFile, allowance: Allowance, *, with_code: bool = Fa
     if FREE in manifest["members"]:
         free = json.loads(check(archive, manifest, FREE))
         saved = replace(saved, free=free, source=check_in_pages(archive, manifest, SOURCE))
-        saved = replace(saved, general=tuple(general_from(free, general)))
+        saved = replace(saved, general=tuple(_general_from(free, general)))
     if TAIL in manifest["members"]:
         members = manifest["members"]
         model, text = (check(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
@@ -416,7 +416,7 @@ def read_texts(
     return texts[:count], texts[count:]
 
 
-def general_from(free: Mapping[str, Any], texts: Sequence[StoredText]) -> Iterator[SymbolicGraph]:
+def _general_from(free: Mapping[str, Any], texts: Sequence[StoredText]) -> Iterator[SymbolicGraph]:
     """The graphs for all shapes.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
     for entry, stored in zip(free.get(GENERAL, []), texts, strict=True):
         yield SymbolicGraph.from_json(entry, *stored)

@@ -119,7 +119,7 @@ class Written:
     def _elements(self, positions: slice) -> Array:
         elements = self.array.reshape(-1)[positions]
         if self.base is not None:
-            return difference(elements, self.base.reshape(-1)[positions])
+            return _difference(elements, self.base.reshape(-1)[positions])
         return elements.astype(self.dtype, copy=False)
 
 
@@ -139,7 +139,7 @@ class ArrayStore:
     def number_of(self, array: Array) -> int:
         """The number of an array; it is added if it is new."""
         array = np.asarray(array, order="C")
-        key = hash_array(array)
+        key = _hash_array(array)
         if key not in self.numbers:
             self.numbers[key] = number = len(self.numbers)
             if (fourier := self._fourier(array)) is not None:
@@ -165,11 +165,11 @@ class ArrayStore:
 
     def _form(self, array: Array, number: int) -> Written:
         """The form of a new array in the file."""
-        if fits_half(array):
+        if _fits_half(array):
             self.halves.append(number)
             return Written(array, np.dtype(np.float16))
         bases = self.recent[array.dtype, array.shape]
-        changed = [np.count_nonzero(bits(array) != bits(other)) for _, other in bases]
+        changed = [np.count_nonzero(_bits(array) != _bits(other)) for _, other in bases]
         base: Array | None = None
         if changed and min(changed) < MOST_CHANGED * array.size:
             self.deltas[number], base = bases[changed.index(min(changed))]
@@ -178,10 +178,10 @@ class ArrayStore:
 
     def members(self) -> dict[str, Content]:
         """Names and contents of the members."""
-        small = [planes(form.elements) for form in self.written.values() if is_small(form)]
-        large = {n: form for n, form in self.written.items() if not is_small(form)}
+        small = [_planes(form.elements) for form in self.written.values() if _is_small(form)]
+        large = {n: form for n, form in self.written.items() if not _is_small(form)}
         members: dict[str, Content]
-        members = {member_name(number): npy_parts(form) for number, form in large.items()}
+        members = {member_name(number): _npy_parts(form) for number, form in large.items()}
         return {PACKED: b"".join(small), **members} if small else members
 
     @property
@@ -191,7 +191,7 @@ class ArrayStore:
 
     def manifest(self) -> dict[str, Any]:
         """Numbers of the arrays in each form, and the types of those without a header."""
-        small = ((n, form) for n, form in self.written.items() if is_small(form))
+        small = ((n, form) for n, form in self.written.items() if _is_small(form))
         return {
             "packed": [(n, form.dtype.newbyteorder("<").str, form.shape) for n, form in small],
             "halves": self.halves,
@@ -220,7 +220,7 @@ class ArrayForms:
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> ArrayForms:
         """The forms in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-        packed = {int(n): array_kind(dtype, shape) for n, dtype, shape in manifest["packed"]}
+        packed = {int(n): _array_kind(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
         fourier = {int(n): Fourier.of(*fields) for n, *fields in manifest["fourier"]}
         return ArrayForms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
@@ -245,7 +245,7 @@ class ArrayForms:
         arrays, start = {}, 0
         for number, (dtype, shape) in self.packed.items():
             end = start + math.prod(shape) * dtype.itemsize
-            arrays[number] = from_planes(data[start:end], dtype, shape)
+            arrays[number] = _from_planes(data[start:end], dtype, shape)
             start = end
         if start != len(data):
             raise ValueError(f"{PACKED!r} has {len(data)} bytes, its arrays {start}")
@@ -260,12 +260,12 @@ class ArrayForms:
         arrays: dict[int, Array] = {}
         for number, array in sorted(wide.items()):
             if number in self.deltas:  # found has earlier arrays only
-                array = restore(array, arrays[self.deltas[number]])
+                array = _restore(array, arrays[self.deltas[number]])
             arrays[number] = array
         return arrays | {number: fourier.array(arrays) for number, fourier in self.fourier.items()}
 
 
-def array_kind(dtype: str, shape: Sequence[int]) -> Kind:
+def _array_kind(dtype: str, shape: Sequence[int]) -> Kind:
     """A type and a shape from a manifest.  Raises ``TypeError`` or ``ValueError``."""
     kind, sizes = np.dtype(str(dtype)), tuple(map(int, shape))
     if kind.kind not in KINDS or min(sizes, default=0) < 0:
@@ -273,24 +273,24 @@ def array_kind(dtype: str, shape: Sequence[int]) -> Kind:
     return kind, sizes
 
 
-def is_small(form: Written) -> bool:
+def _is_small(form: Written) -> bool:
     """Whether an array is packed with others."""
     return len(form) < SMALL_NBYTES
 
 
-def planes(array: Array) -> bytes:
+def _planes(array: Array) -> bytes:
     """The first bytes of all elements, then the second ones, and so on."""
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return np.frombuffer(little.tobytes(), np.uint8).reshape(-1, array.itemsize).T.tobytes()
 
 
-def from_planes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _from_planes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """The array from the result of ``planes``.  Raises ``ValueError``."""
     rows = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1 if data else 0)
     return np.frombuffer(rows.T.tobytes(), dtype).reshape(shape)
 
 
-def fits_half(array: Array) -> bool:
+def _fits_half(array: Array) -> bool:
     """Whether an array is float32 and float16 has all of its values."""
     flat, step = array.reshape(-1), PIECE_NBYTES // 4
     pieces = (slice(FIRST), *(slice(i, i + step) for i in range(0, flat.size, step)))
@@ -301,19 +301,19 @@ def fits_half(array: Array) -> bool:
         )
 
 
-def difference(array: Array, base: Array) -> Array:
+def _difference(array: Array, base: Array) -> Array:
     """The array less another one of its type and shape, element by element as integers."""
-    return (bits(array) - bits(base)).view(array.dtype)
+    return (_bits(array) - _bits(base)).view(array.dtype)
 
 
-def restore(delta: Array, base: Array) -> Array:
+def _restore(delta: Array, base: Array) -> Array:
     """The array whose ``difference`` to a base is known.  Raises ``ValueError``."""
     if (delta.dtype, delta.shape) != (base.dtype, base.shape):
         raise ValueError(f"the base of a {delta.dtype} {delta.shape} is {base.dtype} {base.shape}")
-    return (bits(delta) + bits(base)).view(delta.dtype)
+    return (_bits(delta) + _bits(base)).view(delta.dtype)
 
 
-def bits(array: Array) -> Array:
+def _bits(array: Array) -> Array:
     """The elements as unsigned integers, which wrap around."""
     return np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
 
@@ -325,7 +325,7 @@ def npy(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def npy_parts(form: Written) -> JoinedBytes:
+def _npy_parts(form: Written) -> JoinedBytes:
     """The same bytes, those of the elements where they are read."""
     header = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(form.dtype)
@@ -334,23 +334,23 @@ def npy_parts(form: Written) -> JoinedBytes:
     return JoinedBytes((header.getvalue(), form))
 
 
-def hash_array(array: Array) -> bytes:
+def _hash_array(array: Array) -> bytes:
     """A hash of the ``.npy`` bytes."""
     digest = hashlib.sha256()
-    for piece in iterate_pieces(npy_parts(Written(array, array.dtype))):
+    for piece in iterate_pieces(_npy_parts(Written(array, array.dtype))):
         digest.update(piece)
     return digest.digest()
 
 
 def from_npy(data: bytes) -> Array:
-    """The array in the bytes of a ``.npy`` file, not copied if ``npy_parts`` wrote it.  Raises
+    """The array in the bytes of a ``.npy`` file, not copied if ``_npy_parts`` wrote it.  Raises
     ``ValueError``.
     """
     if not data.startswith(np.lib.format.magic(1, 0)):
         return run_undisturbed(
             lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         )
-    (shape, is_fortran, dtype), start = run_undisturbed(lambda: npy_header(data))
+    (shape, is_fortran, dtype), start = run_undisturbed(lambda: _npy_header(data))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they are pickles")
     if min(shape, default=0) < 0:
@@ -359,7 +359,7 @@ def from_npy(data: bytes) -> Array:
     return flat.reshape(shape, order="F" if is_fortran else "C")
 
 
-def npy_header(data: bytes) -> tuple[tuple[tuple[int, ...], bool, np.dtype[Any]], int]:
+def _npy_header(data: bytes) -> tuple[tuple[tuple[int, ...], bool, np.dtype[Any]], int]:
     """The header of a ``.npy`` file of version 1, and where its elements begin."""
     file = io.BytesIO(data)
     file.seek(np.lib.format.MAGIC_LEN)

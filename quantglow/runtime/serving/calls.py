@@ -73,11 +73,11 @@ def sizes_tried(sizes: Sequence[int]) -> list[int]:
     return [
         size
         for size in sizes
-        if is_power_of_two(size) or (size % first == 0 and is_power_of_two(size // first))
+        if _is_power_of_two(size) or (size % first == 0 and _is_power_of_two(size // first))
     ]
 
 
-def is_power_of_two(size: int) -> bool:
+def _is_power_of_two(size: int) -> bool:
     return size & (size - 1) == 0
 
 
@@ -315,7 +315,7 @@ class CallQueue:
 _alive = Alive[CallQueue]()
 
 
-def close_all() -> None:
+def _close_all() -> None:
     """Cancel all calls that wait, and let those that run end, before the interpreter does."""
     for waiting in _alive:
         waiting.stop(cancel=True)
@@ -323,4 +323,4 @@ def close_all() -> None:
         waiting.join()
 
 
-atexit.register(close_all)
+atexit.register(_close_all)

@@ -113,7 +113,7 @@ class InferQueue(OfOneProcess):
         if isinstance(model, type) or not isinstance(model, QueuedModel):
             raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
         limits = QueueLimits(
-            stream_count(streams, model.num_threads),
+            _stream_count(streams, model.num_threads),
             integer("max_batch", max_batch, 1),
             seconds("max_delay", max_delay),
             None if max_waiting is None else integer("max_waiting", max_waiting, 1),
@@ -170,7 +170,7 @@ class InferQueue(OfOneProcess):
         """
         for call in items("calls", calls, "shapes by name of input"):
             call_shapes = shapes("calls", call) or {}
-            shapes_run = batch_shapes(call_shapes, self._waiting.limits.max_batch)
+            shapes_run = _batch_shapes(call_shapes, self._waiting.limits.max_batch)
             self.model.warm_up(shapes_run, specialised=specialised)
 
     def close(self, cancel: bool = False) -> None:
@@ -193,7 +193,7 @@ class InferQueue(OfOneProcess):
         return f"<InferQueue, {self.streams} stream(s), {self.model!r}>"
 
 
-def stream_count(streams: object, num_threads: int) -> int:
+def _stream_count(streams: object, num_threads: int) -> int:
     """The number of streams.  Raises ``OptionError``."""
     if isinstance(streams, str):
         if streams != AUTO:
@@ -202,7 +202,7 @@ def stream_count(streams: object, num_threads: int) -> int:
     return integer("streams", streams, 1, MAX_STREAMS)
 
 
-def batch_shapes(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict[str, Any]]:
+def _batch_shapes(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict[str, Any]]:
     """The shapes at which calls of one shape run: alone and joined."""
     lengths = {shape[0] if shape else None for shape in call.values()}
     alone = lengths.pop() if len(lengths) == 1 else None

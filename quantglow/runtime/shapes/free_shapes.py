@@ -214,7 +214,7 @@ class FreeShapes(Concise):
         values = served_case(self.first).values if self.deciding else None
         case = Case.of(shapes, dict(values) if values else None)
         served = self.prepare(case)
-        if specialised and is_shared(served):
+        if specialised and _is_shared(served):
             with self._lock:
                 self._often.leave(case)
             self._specialize(case, check_not_ending)
@@ -268,7 +268,7 @@ class FreeShapes(Concise):
         if self._meanwhile is None:
             return
         ports = self.signature.inputs
-        sizes = {port.name: tuple(least(dim) for dim in port.dims or ()) for port in ports}
+        sizes = {port.name: tuple(_least(dim) for dim in port.dims or ()) for port in ports}
         try:
             self.in_onnxruntime(Case.of(sizes))
         except FallbackError as error:
@@ -299,7 +299,7 @@ class FreeShapes(Concise):
         """The case that has a program for this one, and that, if it is there."""
         with self._lock:
             case, served = self._cache.used(case)
-            if served is not None and is_shared(served):
+            if served is not None and _is_shared(served):
                 self._often.called(case)
         return case, served
 
@@ -392,7 +392,7 @@ class FreeShapes(Concise):
             return
         with self._lock:
             current = self._cache.programs.get(case)
-            if current is not None and is_shared(current):  # else another thread was faster
+            if current is not None and _is_shared(current):  # else another thread was faster
                 self._keep(case, specialization)
 
     def _keep(self, case: Case, served: Served) -> None:
@@ -401,11 +401,11 @@ class FreeShapes(Concise):
             self._often.forget(dropped)
 
 
-def is_shared(served: Served) -> bool:
+def _is_shared(served: Served) -> bool:
     """Whether a program for all shapes serves this one, and one of its own may be faster."""
     return served.is_general and not served.is_in_parts
 
 
-def least(dim: Dim) -> int:
+def _least(dim: Dim) -> int:
     """The dimension, or the smallest size of a free one."""
     return dim if isinstance(dim, int) else 1

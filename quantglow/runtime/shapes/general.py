@@ -38,7 +38,7 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.transforms.program.copy_elision import Donation
 
 if TYPE_CHECKING:
-    from quantglow.runtime.shapes.general_planning import BuiltPlan
+    from quantglow.runtime.shapes.general_plans import BuiltPlan
 
 CAPACITY = "state:capacity"
 """The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
@@ -177,7 +177,7 @@ def integers(graph: Graph) -> dict[str, ElementType]:
     return {node.name: node.type.element for node in graph.every_node() if node.type.quant}
 
 
-def externals(graph: Graph) -> set[str]:
+def _externals(graph: Graph) -> set[str]:
     """The values that other runtimes compute."""
     return {node.name for node in graph.nodes if isinstance(node, External)}
 
@@ -244,7 +244,7 @@ def plan_program_for(
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
     # Only here: a process that finds its programs on disk plans none.
-    from quantglow.runtime.shapes.general_planning import plan_general
+    from quantglow.runtime.shapes.general_plans import plan_general
 
     donations = () if donated is None else donated.at(guards)
     program, plan = plan_general(graph, guards, compiler.target, donations, compiler.schedule)
@@ -290,8 +290,8 @@ def join_graphs(
 def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph]) -> bool:
     """Whether integers and values of other runtimes are those of a program of its own.  That has
     neither where a graph for all shapes has neither."""
-    parts = integers(graph), externals(graph)
+    parts = integers(graph), _externals(graph)
     if not any(parts):
         return True
     specialized = graph_at(case)
-    return parts == (integers(specialized), externals(specialized))
+    return parts == (integers(specialized), _externals(specialized))

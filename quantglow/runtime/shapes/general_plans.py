@@ -1,18 +1,30 @@
-"""Plans of general programs: what is known of one before there is code, as numbers to be stored."""
+"""Plans of general programs: what is known of one before there is code, as numbers to be stored.
+
+Planning of general programs.
+
+A process that finds its programs on disk does not import this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.expression import Values
 from quantglow.ir.symbolic.guards import Conditions, Guards
-from quantglow.ir.symbolic.straight_line import StraightLine
+from quantglow.ir.symbolic.size import to_expression
+from quantglow.ir.symbolic.straight_line import Evaluation, StraightLine
 from quantglow.ir.types import DType, TensorType
-from quantglow.memory.planner import ArenaOrder
-from quantglow.memory.plans import Traffic
+from quantglow.memory.planner import ArenaOrder, OrderedPlan
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import PlannedProgram, Traffic
+from quantglow.support import debug
 from quantglow.support.classes import Concise
+from quantglow.transforms.program.copy_elision import Donation
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
 """Types of the inputs and of the outputs."""
@@ -74,15 +86,15 @@ class GeneralPlan(Concise):
         ``ValueError``."""
         numbers = StraightLine.from_json(data["numbers"])
         size = len(numbers.results)
-        buffers = positions_from(data["buffers"], size)
-        below = tuple(positions_from(b, place) for place, b in enumerate(data["below"]))
+        buffers = _positions_from(data["buffers"], size)
+        below = tuple(_positions_from(b, place) for place, b in enumerate(data["below"]))
         if len(below) != len(buffers):
             raise ValueError("the order has other buffers than the plan")
         return GeneralPlan(
             conditions_from(data["conditions"]),
             numbers,
             int(data["weights"]),
-            positions_from([data["moved"]], size)[0],
+            _positions_from([data["moved"]], size)[0],
             buffers,
             ArenaOrder(below),
             _ends_from(data["inputs"], size),
@@ -96,7 +108,7 @@ def conditions_from(data: Any) -> Conditions:
     return Conditions(StraightLine.from_json(test), tuple(map(str, texts)))
 
 
-def positions_from(data: Any, size: int) -> tuple[int, ...]:
+def _positions_from(data: Any, size: int) -> tuple[int, ...]:
     """Positions below a size.  Raises ``TypeError`` or ``ValueError``."""
     positions = tuple(data)
     if not all(type(at) is int and 0 <= at < size for at in positions):
@@ -105,4 +117,46 @@ def positions_from(data: Any, size: int) -> tuple[int, ...]:
 
 
 def _ends_from(data: Any, size: int) -> EndSizes:
-    return tuple((DType(kind), positions_from(shape, size)) for kind, shape in data)
+    return tuple((DType(kind), _positions_from(shape, size)) for kind, shape in data)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BuiltPlan(Concise):
+    """A general program as this process made it; ``guards`` grow with its code."""
+
+    graph: Graph
+    planned: PlannedProgram
+    order: OrderedPlan
+    guards: Guards
+
+
+def plan_general(
+    graph: Graph,
+    guards: Guards,
+    target: Target | None,
+    donations: Sequence[Donation],
+    schedule: str,
+) -> tuple[BuiltPlan, GeneralPlan]:
+    """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
+    with debug.time_stage("general plan"):
+        lowered = plan_program(graph, target, donations=donations, schedule=schedule)
+        result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
+    return result, _to_plan(result)
+
+
+def _to_plan(source: BuiltPlan) -> GeneralPlan:
+    """The plan of a program as numbers."""
+    sizes = Evaluation()
+
+    def position(value: int) -> int:
+        return sizes.add(to_expression(value))
+
+    def ends(nodes: Iterable[Node]) -> EndSizes:
+        return tuple((n.type.dtype, tuple(map(position, n.type.shape))) for n in nodes)
+
+    graph, traffic = source.graph, source.planned.traffic
+    moved = position(traffic.moved)
+    buffers = tuple(map(position, source.order.nbytes))
+    inputs, outputs = ends(graph.inputs), ends(node for _, node in graph.outputs)
+    memory = (traffic.weights, moved, buffers, source.order.arena)
+    return GeneralPlan(source.guards, sizes.program(), *memory, inputs, outputs)

@@ -87,7 +87,7 @@ class SegmentedProgram(Concise):
     def ends_at(self, values: Values) -> Ends:
         """The types of inputs and outputs."""
         outputs = [node for _, node in self.graph.outputs]
-        return types_at(self.graph.inputs, values), types_at(outputs, values)
+        return _types_at(self.graph.inputs, values), _types_at(outputs, values)
 
     def code_at(self, values: Values) -> Executable | None:
         """The segments for values at which the plans fit, made now if need be; None where the
@@ -104,7 +104,7 @@ class SegmentedProgram(Concise):
                     segment,
                     LlvmExecutable.of(code, values) if isinstance(code, LoadedProgram) else code,
                     names,
-                    types_at([node for _, node in segment.graph.outputs], values),
+                    _types_at([node for _, node in segment.graph.outputs], values),
                 )
                 for segment, code, names in parts
             ),
@@ -125,7 +125,7 @@ class SegmentedProgram(Concise):
         return tuple(n for segment, plan in parts if plan is None for n in segment_entries(segment))
 
 
-def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
+def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
     """The types of values at the sizes of a shape."""
     return tuple(
         node.type.with_shape(tuple(to_expression(size).at(values) for size in node.type.shape))

@@ -69,18 +69,18 @@ class KeptPrograms:
             self.first = served
         self.programs.pop(case, None)
         self.programs[case] = served  # the last one
-        total = sum(build_nbytes(each.build) for each in self.programs.values())
+        total = sum(_build_nbytes(each.build) for each in self.programs.values())
         dropped = []
         for old in list(self.programs):
             if len(self.programs) <= self.most_programs and total <= self.most_nbytes:
                 break
             if old != case and self.programs[old] is not self.first:
-                total -= build_nbytes(self.programs.pop(old).build)
+                total -= _build_nbytes(self.programs.pop(old).build)
                 dropped.append(old)
         return dropped
 
 
-def build_nbytes(build: Build) -> int:
+def _build_nbytes(build: Build) -> int:
     """Size in bytes of a program beside the constants that it shares; the programs of the parts of
     a model are kept and counted apart."""
     return 0 if build.is_part else sum(plan.figures.peak_nbytes for plan in build.plans)
@@ -147,7 +147,7 @@ class StoredCases:
     def program(self, case: Case) -> AtCase | None:
         """The stored program of a case; None where there is none."""
         key, compiler = self._key(case), self.compiler
-        name = None if key is None else ProgramStore().facts(key, program_name)
+        name = None if key is None else ProgramStore().facts(key, _program_name)
         backend = ProgramBackend(compiler.target, compiler.schedule)
         entry = name and backend.read(name, lambda: self.graph_at(case), compiler.num_threads)
         if not entry or entry[1] > 1:
@@ -174,7 +174,7 @@ class StoredCases:
         return key_of_case(self.identity, case, compiler.target, threads, schedule)
 
 
-def program_name(data: Any) -> str:
+def _program_name(data: Any) -> str:
     """A key as it was kept.  Raises ``ValueError``."""
     if not isinstance(data, str) or not data.removeprefix("program_").isalnum():
         raise ValueError(f"{data!r} is no key of a program")

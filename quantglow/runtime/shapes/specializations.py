@@ -57,12 +57,12 @@ class ServedShapes:
 
 def served_by_own(shapes: Iterable[tuple[str, Iterable[Dim]]], build: Build) -> ServedShapes:
     """The entry of a program that was compiled for one shape."""
-    return ServedShapes(shapes_text(shapes), FOR_ONE, elsewhere=elsewhere_text(build.fallback))
+    return ServedShapes(_shapes_text(shapes), FOR_ONE, elsewhere=_elsewhere_text(build.fallback))
 
 
 def served_by_onnxruntime(shapes: Iterable[tuple[str, Iterable[Dim]]], why: str) -> ServedShapes:
     """The entry of a model that runs whole in onnxruntime where it cannot be compiled."""
-    return ServedShapes(shapes_text(shapes), WHOLE, elsewhere=why)
+    return ServedShapes(_shapes_text(shapes), WHOLE, elsewhere=why)
 
 
 def served_meanwhile(calls: Answers) -> ServedShapes:
@@ -75,11 +75,11 @@ def served_meanwhile(calls: Answers) -> ServedShapes:
 
 def with_elsewhere(program: ServedShapes, suffix: Iterable[FallbackNode]) -> ServedShapes:
     """The entry of a program behind which other operators run."""
-    texts = filter(None, (program.elsewhere, elsewhere_text(suffix)))
+    texts = filter(None, (program.elsewhere, _elsewhere_text(suffix)))
     return replace(program, elsewhere=", ".join(texts))
 
 
-def elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
+def _elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
     """``2 Gather in onnxruntime``."""
     counts = Counter((node.op, node.backend) for node in nodes)
     return ", ".join(f"{n} {op} in {backend}" for (op, backend), n in counts.items())
@@ -91,11 +91,13 @@ def served_by_general(program: GeneralProgram | SegmentedProgram) -> ServedShape
     if len(conditions) > MOST_CONDITIONS:
         hidden = len(conditions) - MOST_CONDITIONS + 1
         conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {hidden} more"]
-    elsewhere = elsewhere_text(program.fallback)
-    return ServedShapes(shapes_text(program.source.template), FOR_ALL, tuple(conditions), elsewhere)
+    elsewhere = _elsewhere_text(program.fallback)
+    return ServedShapes(
+        _shapes_text(program.source.template), FOR_ALL, tuple(conditions), elsewhere
+    )
 
 
-def shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:
+def _shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:
     """``x [N, 3, H, W], mask [N, T]``."""
     return ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes)
 

@@ -62,7 +62,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class StateProgram:
-    """A program for all lengths and capacities; ``is_whole``: it reads the state as it is."""
+    """A program for all lengths and capacities; ``_is_whole``: it reads the state as it is."""
 
     general: GeneralProgram
     is_whole: bool
@@ -173,7 +173,7 @@ class StatePrograms(Concise):
             template = dict(case_template(self.free.signature, whole))
             name = str(template[self.pairs[0].input][self.pairs[0].axis])
             program = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
-            if depends_on(program.general.lowered.graph, name, self.pairs):
+            if _depends_on(program.general.lowered.graph, name, self.pairs):
                 raise BackendError(f"more than its state depends on {name!r}") from error
             return program
 
@@ -188,7 +188,7 @@ class StatePrograms(Concise):
         return StateProgram(program, is_whole)
 
 
-def depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
+def _depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
     """Whether more than the states depends on their capacity: the states themselves, and the
     places of rows in them, may."""
     outputs = dict(graph.outputs)
@@ -206,29 +206,29 @@ def depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
             else:
                 return True
         allowed.add(node)
-    return any(mentions(node, symbol) for node in graph.nodes if node not in allowed)
+    return any(_mentions(node, symbol) for node in graph.nodes if node not in allowed)
 
 
-def mentions(value: object, symbol: str) -> bool:
+def _mentions(value: object, symbol: str) -> bool:
     """Whether a node has a size that depends on a symbol; operands do not count."""
     match value:
         case Size():
-            return mentions(value.expression, symbol)
+            return _mentions(value.expression, symbol)
         case Expression():
-            return any(mentions(atom, symbol) for monomial, _ in value.terms for atom in monomial)
+            return any(_mentions(atom, symbol) for monomial, _ in value.terms for atom in monomial)
         case Symbol(name):
             return name == symbol
         case Quotient(first, second) | Maximum(first, second):
-            return mentions(first, symbol) or mentions(second, symbol)
+            return _mentions(first, symbol) or _mentions(second, symbol)
         case Expr():
-            return any(mentions(part.value, symbol) for part in value.parts())
+            return any(_mentions(part.value, symbol) for part in value.parts())
         case TensorType():
-            return mentions(value.shape, symbol)
+            return _mentions(value.shape, symbol)
         case tuple():
-            return any(mentions(v, symbol) for v in value if not isinstance(v, Node))
+            return any(_mentions(v, symbol) for v in value if not isinstance(v, Node))
         case Node():
             attributes = (getattr(value, f.name) for f in fields(value))
-            return mentions(value.type, symbol) or mentions(
+            return _mentions(value.type, symbol) or _mentions(
                 tuple(v for v in attributes if not isinstance(v, Node)), symbol
             )
     return False

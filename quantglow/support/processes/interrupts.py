@@ -53,7 +53,7 @@ class Interrupted(Exception):
 @dataclass
 class _Call:
     """One call of the user's: whether Ctrl-C came, what was ended early, and the stages that
-    ``is_first`` knows.
+    ``_is_first`` knows.
     """
 
     is_interrupted: bool = False
@@ -95,7 +95,7 @@ def end(stage: str, note: str) -> None:
         call.notes[stage] = note
 
 
-def is_first(stage: str) -> bool:
+def _is_first(stage: str) -> bool:
     """Whether this is the first time that the current call ends the stage early."""
     call = _CALL.get()
     if call is None:
@@ -200,7 +200,7 @@ class Deadline:
         """A note that ``stage`` is cut short, if no time is left; empty if there is some."""
         if not (reason := self.reason):
             return ""
-        if is_first(stage) and reason == LATE:  # Ctrl-C was answered when it came.
+        if _is_first(stage) and reason == LATE:  # Ctrl-C was answered when it came.
             say(f"{LATE} are over: keeping the best so far ({stage})")
         return f"{reason} ended {stage} early: {outcome}"
 

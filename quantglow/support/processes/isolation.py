@@ -152,10 +152,10 @@ class IsolatedCall:
         if code == TIMED_OUT:
             raise ChildTimeout(f"it took longer than {self.seconds:g} s and was ended")
         if code:
-            raise ChildDied(f"{ending(code)}{self._last_words()}")
+            raise ChildDied(f"{_ending(code)}{self._last_words()}")
         self.channel.response.seek(0)
         try:
-            facts, arrays = read_message(self.channel.response)
+            facts, arrays = _read_message(self.channel.response)
         except (ValueError, LookupError, EOFError):
             raise ChildDied(f"its process ended without a result{self._last_words()}") from None
         if facts:
@@ -189,9 +189,9 @@ def start(
         make = Channel.of_descriptors if HAS_DESCRIPTORS else Channel.of_paths
         channel = stack.enter_context(make())
         said = stack.enter_context(tempfile.TemporaryFile())
-        limit = available_nbytes() if nbytes is None else nbytes
+        limit = _available_nbytes() if nbytes is None else nbytes
         job = {"place": place, "facts": dict(facts or {}), "nbytes": limit}
-        write_message(channel.request, job, arrays)
+        _write_message(channel.request, job, arrays)
         channel.request.flush()
         channel.request.seek(0)
         arguments = (*channel.names, seconds + MARGIN)
@@ -230,30 +230,30 @@ def call_isolated(
         return call.result()
 
 
-def serve(request: int | str, response: int | str, lifeline: int | None, seconds: float) -> None:
+def _serve(request: int | str, response: int | str, lifeline: int | None, seconds: float) -> None:
     """The child: read a call from one file, write its result to the other, end the process."""
     if lifeline is None:
-        end_with_input()
+        _end_with_input()
     else:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        end_with(lifeline)
+        _end_with(lifeline)
     with open(request, "rb") as source:
-        message, arrays = read_message(source)
+        message, arrays = _read_message(source)
     with open(response, "wb") as target:
         try:
-            limit_memory(message["nbytes"])
+            _limit_memory(message["nbytes"])
             module, name = message["place"].split(":")
             results = getattr(import_module(module), name)(arrays, **message["facts"])
-            write_message(target, {}, results)
+            _write_message(target, {}, results)
         except Exception as error:  # noqa: BLE001 - the caller raises it
             target.seek(0)
             target.truncate()
-            write_message(target, {"kind": type(error).__name__, "message": str(error)}, [])
+            _write_message(target, {"kind": type(error).__name__, "message": str(error)}, [])
     os._exit(0)  # the result is written: nothing is lost if a library would crash while it unloads
 
 
-def end_with_input() -> None:
+def _end_with_input() -> None:
     """End this process when its standard input closes, as it does however the parent ends."""
 
     def wait() -> None:
@@ -263,7 +263,7 @@ def end_with_input() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def end_with(lifeline: int) -> None:
+def _end_with(lifeline: int) -> None:
     """End this process when the other end of a socket closes, as it does however the parent ends.
 
     The system sends a signal that Python does not handle: it ends foreign code, too.
@@ -279,7 +279,7 @@ def end_with(lifeline: int) -> None:
         os._exit(1 + len(os.read(lifeline, 1)))
 
 
-def limit_memory(nbytes: int | None) -> None:
+def _limit_memory(nbytes: int | None) -> None:
     """Let this process take ``nbytes`` more; a system short of memory ends it before others."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -294,7 +294,7 @@ def limit_memory(nbytes: int | None) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (capped, most))
 
 
-def available_nbytes() -> int | None:
+def _available_nbytes() -> int | None:
     """Memory that is free or can be freed without swapping; None where the system does not say."""
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -303,7 +303,7 @@ def available_nbytes() -> int | None:
     return None
 
 
-def ending(code: int) -> str:
+def _ending(code: int) -> str:
     """Description of the end of a process, from its exit code."""
     if code > 0:
         return f"its process ended with exit code {code}"
@@ -312,15 +312,15 @@ def ending(code: int) -> str:
     return f"its process was ended by signal {-code} ({names.get(-code, 'unknown')}{short})"
 
 
-def write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Array]) -> None:
+def _write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Array]) -> None:
     """Facts as one line of JSON, then the arrays.  Raises ``ValueError`` for arrays of objects."""
     file.write(json.dumps({"facts": facts, "arrays": len(arrays)}).encode() + b"\n")
     for array in arrays:
         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
-def read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
-    """The message that ``write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for
+def _read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
+    """The message that ``_write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for
     anything else."""
     head = json.loads(file.readline())
     begin, count = file.tell(), range(head["arrays"])

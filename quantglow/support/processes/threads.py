@@ -214,7 +214,7 @@ class SingleFlight(Generic[Key, Value]):
                     self._remove(key, mine)
                     if not mine.done():
                         mine.set_exception(error)
-                if mine is not None or not was_interrupted(pending, error):
+                if mine is not None or not _was_interrupted(pending, error):
                     raise
 
     def _remove(self, key: Key, mine: Future[Value]) -> None:
@@ -224,7 +224,7 @@ class SingleFlight(Generic[Key, Value]):
                 del self._pending[key]
 
 
-def was_interrupted(pending: Future[Value] | None, error: BaseException) -> bool:
+def _was_interrupted(pending: Future[Value] | None, error: BaseException) -> bool:
     """Whether an error is the Ctrl-C of the thread that one waited for."""
     if isinstance(error, Exception) or pending is None or not pending.done():
         return False

@@ -6,7 +6,7 @@ Unused nodes need no pass: a graph is what its outputs reach.
 from __future__ import annotations
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import with_aliases
+from quantglow.ir.graph.origins import with_aliases
 from quantglow.transforms.float.arithmetic import (
     factor_gate,
     merge_arithmetic,

@@ -17,7 +17,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ir.ops.unary import Clip, Neg, Relu, Sqrt
 from quantglow.support.arrays import Array
-from quantglow.transforms.float.constants import (
+from quantglow.transforms.float.constant_folding import (
     absorbs,
     close,
     float_constant,
@@ -37,7 +37,7 @@ DEPTH = 4
 def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
     """c + x -> x + c; x - c -> x + (-c); x / c -> x * (1/c); c - Conv(x) -> Conv(x) * -1 + c"""
     if isinstance(node, Neg):
-        return negate(node.name, node.x, uses) if absorbs(node.x, node, uses) else None
+        return _negate(node.name, node.x, uses) if absorbs(node.x, node, uses) else None
     if not isinstance(node, Binary) or not plain(node):
         return None
     match node:
@@ -47,13 +47,13 @@ def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
         case Sub(x=x, y=Constant(value=c)) if not isinstance(x, Constant):
             return Add(name=node.name, x=x, y=float_constant(-c, f"{node.name}:y", uses))
         case Sub(x=Constant() as c, y=y) if absorbs(y, node, uses):
-            minus = negate(uses.fresh(f"{node.name}:neg"), y, uses)
+            minus = _negate(uses.fresh(f"{node.name}:neg"), y, uses)
             return Add(name=node.name, x=minus, y=c)
-        case Div(x=x, y=Constant(value=c)) if invertible(c):
+        case Div(x=x, y=Constant(value=c)) if _invertible(c):
             reciprocal = np.float32(1) / c
             return Mul(name=node.name, x=x, y=float_constant(reciprocal, f"{node.name}:y", uses))
         case Pow(x=x, y=Constant() as y) if x.type == node.type:
-            return power(node.name, x, scalar_constant(y))
+            return _power(node.name, x, scalar_constant(y))
     return None
 
 
@@ -67,17 +67,17 @@ def plain(node: Binary) -> bool:
     return is_whole and is_float(node.x) and is_float(node.y)
 
 
-def invertible(c: Array) -> bool:
+def _invertible(c: Array) -> bool:
     """Whether neither the values nor their reciprocals overflow or vanish."""
     magnitude = np.abs(c)
     return bool(np.all((magnitude > 1e-30) & (magnitude < 1e30)))
 
 
-def negate(name: str, x: Node, uses: Uses) -> Node:
+def _negate(name: str, x: Node, uses: Uses) -> Node:
     return Mul(name=name, x=x, y=float_constant(-1.0, f"{name}:y", uses))
 
 
-def power(name: str, x: Node, exponent: float | None) -> Node | None:
+def _power(name: str, x: Node, exponent: float | None) -> Node | None:
     """The powers that are cheaper as another operator."""
     if exponent == 2:
         return Mul(name=name, x=x, y=x)
@@ -97,14 +97,14 @@ def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
     a, b = inner.y.value, node.y.value
     if isinstance(inner, Mul) and isinstance(node, Add):
         return None
-    if not compact(a, b):
+    if not _compact(a, b):
         return decline(node, "the combined constant would be larger than both")
     with np.errstate(over="ignore"):
         combined = a + b if isinstance(node, Add) else a * b
-    return merge(node, inner, combined, uses) if np.isfinite(combined).all() else None
+    return _merge(node, inner, combined, uses) if np.isfinite(combined).all() else None
 
 
-def merge(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
+def _merge(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
     """``combined``: the sum or product of both Constants."""
     product = float_constant(combined, f"{node.name}:y", uses)
     if isinstance(node, Add):
@@ -115,7 +115,7 @@ def merge(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
     return Add(name=node.name, x=scaled, y=product)
 
 
-def compact(a: Array, b: Array) -> bool:
+def _compact(a: Array, b: Array) -> bool:
     """Whether combining the two makes no constant larger than they are."""
     return int(np.prod(np.broadcast_shapes(a.shape, b.shape))) <= max(a.size, b.size)
 

@@ -19,7 +19,7 @@ from quantglow.ir.ops.pooling import AveragePool, ReduceMean
 from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.symbolic.size import is_free, surely_equal
-from quantglow.transforms.float.constants import is_float
+from quantglow.transforms.float.constant_folding import is_float
 from quantglow.transforms.float.layout import derive, reshape
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
@@ -46,24 +46,24 @@ def gemm_to_conv(node: Node, uses: Uses) -> Node | None:
     """Reshape(f(Gemm(Reshape(x [N,1,1,K])))) -> f(Conv(x)) where the result is [N, 1, 1, O]"""
     match node:
         case Reshape(x=Gemm() | Unary() as x, shape=(n, 1, 1, o)) if x.type.shape == (n, o):
-            return as_image(x, uses)
+            return _as_image(x, uses)
     return None
 
 
-def as_image(node: Node, uses: Uses) -> Node | None:
+def _as_image(node: Node, uses: Uses) -> Node | None:
     """The value [N, K] computed as [N, 1, 1, K], if it comes from such an image."""
     if isinstance(node, Reshape):
         n, k = node.shape
         return node.x if node.x.type.shape == (n, 1, 1, k) else None
     if not uses.single(node) or not isinstance(node, Gemm | Unary):
         return None
-    x = as_image(node.operands[0], uses)
+    x = _as_image(node.operands[0], uses)
     if x is None:
         return None
-    return pointwise(node, x, uses) if isinstance(node, Gemm) else node.with_operands((x,))
+    return _pointwise(node, x, uses) if isinstance(node, Gemm) else node.with_operands((x,))
 
 
-def pointwise(node: Gemm, x: Node, uses: Uses) -> Node | None:
+def _pointwise(node: Gemm, x: Node, uses: Uses) -> Node | None:
     """The Gemm as a 1x1 convolution."""
     if not isinstance(node.w, Constant):
         return None
@@ -112,7 +112,7 @@ def _group(node: MatMul, joined: Reshape, wide: Expand, swapped: bool, uses: Use
 def canonicalize_pool(node: Node, uses: Uses) -> Node | None:
     """AveragePool of the whole image, ReduceMean without keepdims -> ReduceMean(axes=(1, 2))"""
     match node:
-        case AveragePool(x=x, out=None) if covers(node):
+        case AveragePool(x=x, out=None) if _covers(node):
             return ReduceMean(name=node.name, x=x, axes=(1, 2))
         case ReduceMean(axes=(1, 2), keepdims=False) if node.x.type.rank == 4:
             mean = replace(node, keepdims=True)
@@ -121,7 +121,7 @@ def canonicalize_pool(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def covers(node: AveragePool) -> bool:
+def _covers(node: AveragePool) -> bool:
     """Whether the only window is exactly the image."""
     whole = node.kernel == node.x.type.shape[1:3] and node.dilations == (1, 1)
     return whole and not any(node.pads) and node.type.shape[1:3] == (1, 1)

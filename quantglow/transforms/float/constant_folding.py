@@ -3,6 +3,8 @@
 At one shape a part is a Constant itself, and ``fold_constants`` computes with it.  Where its size
 is free, ``fold_parts_of_constants`` puts the whole Constant in its place, and cuts the result: a
 position table is looked up and added up once, whatever length a sentence has.
+
+Helpers of the passes that compute with Constants.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.node import Constant, Node, may_change
 from quantglow.ir.ops.binary import Add, Binary
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.convolution import Conv
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.loop import Loop
@@ -50,8 +54,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
         return decline(node, "it has the integers of the model")
     if node.has_free_sizes:
         return decline(node, "its value depends on free dimensions")
-    if grows(node):
-        if (rows := gather_once(node, uses)) is not None:
+    if _grows(node):
+        if (rows := _gather_once(node, uses)) is not None:
             return rows
         return decline(node, f"its value has {node.type.nbytes} bytes, more than its operands")
     if count_work(node) > MOST_WORK:
@@ -62,7 +66,7 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     return Constant(name=node.name, value=value, element=element)
 
 
-def gather_once(node: Node, uses: Uses) -> Node | None:
+def _gather_once(node: Node, uses: Uses) -> Node | None:
     """Gather(Constant, indices that repeat along axes) -> Expand(Gather(Constant, indices))"""
     if not (isinstance(node, Gather) and isinstance(node.indices, Constant)):
         return None
@@ -79,7 +83,7 @@ def gather_once(node: Node, uses: Uses) -> Node | None:
     return Expand(name=node.name, x=rows, shape=node.type.shape)
 
 
-def grows(node: Node) -> bool:
+def _grows(node: Node) -> bool:
     """Whether the value is much larger than the operands."""
     return node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in node.operands))
 
@@ -168,7 +172,7 @@ def _cut(node: Node, whole: Node, cuts: dict[int, Cut]) -> Node | None:
     """The part of ``whole`` that has the value of ``node``."""
     if whole.has_free_sizes:
         return None
-    if grows(whole):
+    if _grows(whole):
         return decline(node, f"the whole has {whole.type.nbytes} bytes, more than its operands")
     every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(whole.type.shape)]
     starts, sizes, steps = zip(*every, strict=True)
@@ -191,3 +195,79 @@ def _adds(node: Add) -> bool:
     is_plain = node.out is None and node.low == -float("inf") and node.high == float("inf")
     part = node.y
     return is_plain and isinstance(part, Slice) and isinstance(part.x, Constant)
+
+
+def float_constant(value: object, name: str, uses: Uses) -> Constant:
+    """A float32 Constant under a name derived from ``name``."""
+    return Constant(name=uses.fresh(name), value=np.asarray(value, np.float32, order="C"))
+
+
+def is_infinite(node: Node) -> bool:
+    """Whether the node is a Constant with an infinity."""
+    return isinstance(node, Constant) and any(map(math.isinf, node.extremes))
+
+
+def is_float(node: Node) -> bool:
+    return node.type.dtype.is_float
+
+
+def scalar_constant(node: Node) -> float | None:
+    """The value of a float Constant with one element."""
+    if isinstance(node, Constant) and node.type.size == 1 and is_float(node):
+        return float(node.value.reshape(()))
+    return None
+
+
+def is_scalar(node: Node, value: float) -> bool:
+    """Whether the node is a Constant close to ``value``: exporters write 1/sqrt(2) in many ways."""
+    scalar = scalar_constant(node)
+    return scalar is not None and close(scalar, value)
+
+
+def close(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-5 * abs(b)
+
+
+def channel_values(node: Node, channels: int, rank: int) -> Array | None:
+    """A Constant that varies at most along the last axis, as an array [channels]."""
+    if not isinstance(node, Constant) or not is_float(node) or node.type.rank > rank:
+        return None
+    if node.type.size == 1:
+        return np.broadcast_to(node.value.reshape(-1), (channels,))
+    if node.type.shape[-1] == node.type.size == channels:
+        return np.asarray(node.value.reshape(-1))
+    return None
+
+
+def absorbs(node: Node, reader: Node, uses: Uses) -> bool:
+    """Whether arithmetic of ``reader`` on the result can go into weights and bias; else it declined
+    if the node is a contraction."""
+    reason = _obstacle(node, uses) if isinstance(node, Contraction) else None
+    if reason:
+        decline(reader, f"{node.name!r} {reason}")
+    return reason == ""
+
+
+def _obstacle(node: Contraction, uses: Uses) -> str:
+    """The reason why weights and bias cannot take arithmetic on the result; empty if they can."""
+    if not uses.single(node):
+        return "has other readers"
+    if not is_float(node.x):
+        return "sums integers"
+    if not may_change(node.w) or not isinstance(node.b, Constant | None):
+        return "has weights or a bias that are no constants"
+    if isinstance(node, Conv) and node.residual is not None:
+        return "adds a residual"
+    return "" if node.is_bare else "has bounds or an activation already"
+
+
+def bias_array(node: Contraction) -> Array:
+    """The bias, zeros where there is none."""
+    if isinstance(node.b, Constant):
+        return node.b.value
+    return np.zeros(node.w.type.shape[-1], np.float32)
+
+
+def weight_array(node: Contraction) -> Array:
+    assert isinstance(node.w, Constant)
+    return node.w.value

@@ -21,7 +21,7 @@ from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Clip
 from quantglow.ir.symbolic.size import broadcast_shapes, surely_equal
-from quantglow.transforms.float.constants import is_float, scalar_constant
+from quantglow.transforms.float.constant_folding import is_float, scalar_constant
 from quantglow.transforms.float.layout import derive, is_identity
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
@@ -55,25 +55,25 @@ class Representatives:
             return self.first_constant(node)
         # Value numbering: operands were replaced by their first equals, so equal keys mean equal
         # values.
-        key = (type(node), node.operands, operand_layout(node), tuple(node.attributes().values()))
+        key = (type(node), node.operands, _operand_layout(node), tuple(node.attributes().values()))
         return self.nodes.setdefault(key, node)
 
     def first_constant(self, node: Constant) -> Constant:
         start = node.value.reshape(-1)[:PREFIX].tobytes()
         same = self.constants.setdefault((node.type, start), [])
         for other in same:
-            if other is node or equal_bits(node, other):
+            if other is node or _equal_bits(node, other):
                 return other
         same.append(node)
         return node
 
 
-def operand_layout(node: Node) -> tuple[bool, ...]:
+def _operand_layout(node: Node) -> tuple[bool, ...]:
     """Presence of each optional operand."""
     return tuple([getattr(node, name) is not None for name in operand_fields(type(node))])
 
 
-def equal_bits(a: Constant, b: Constant) -> bool:
+def _equal_bits(a: Constant, b: Constant) -> bool:
     """Whether two arrays of one type are the same, NaN and the sign of zero included."""
     return np.array_equal(a.value.reshape(-1).view(np.uint8), b.value.reshape(-1).view(np.uint8))
 
@@ -90,13 +90,13 @@ def eliminate_identity(node: Node, uses: Uses) -> Node | None:
     if x is None:
         return None
     if isinstance(node, Reduce):
-        return reduction_of_ones(node)
+        return _reduction_of_ones(node)
     if isinstance(node, Binary):
-        return neutral(node)
-    return x if x.type.surely_equals(node.type) and changes_nothing(node) else None
+        return _neutral(node)
+    return x if x.type.surely_equals(node.type) and _changes_nothing(node) else None
 
 
-def changes_nothing(node: Node) -> bool:
+def _changes_nothing(node: Node) -> bool:
     """Whether an op whose result has the type of its first operand returns that operand."""
     match node:
         case Reshape() | Expand() | Rescale() | Pad():
@@ -114,7 +114,7 @@ def changes_nothing(node: Node) -> bool:
     return False
 
 
-def reduction_of_ones(node: Reduce) -> Node | None:
+def _reduction_of_ones(node: Reduce) -> Node | None:
     """A reduction over axes of size 1 only removes them."""
     if any(node.x.type.shape[axis] != 1 for axis in node.axes):
         return None
@@ -125,7 +125,7 @@ def reduction_of_ones(node: Reduce) -> Node | None:
     return Reshape(name=node.name, x=node.x, shape=node.type.shape)
 
 
-def neutral(node: Binary) -> Node | None:
+def _neutral(node: Binary) -> Node | None:
     """x + 0, x - 0, x * 1, x / 1, x ** 1, in float and without bounds."""
     if node.out is not None or node.low != -math.inf or node.high != math.inf:
         return None
@@ -147,14 +147,14 @@ def drop_expand(node: Node, uses: Uses) -> Node | None:
         case Binary(x=x, y=Expand(x=y)):
             shape = broadcast_shapes(x.type.shape, y.type.shape)
             return node.with_operands((x, y)) if surely_equal(shape, node.type.shape) else None
-        case Binary(x=x, y=Constant() as c) if (y := without_repetitions(c, x, uses)) is not c:
+        case Binary(x=x, y=Constant() as c) if (y := _without_repetitions(c, x, uses)) is not c:
             return node.with_operands((x, y))
-        case Binary(x=Constant() as c, y=y) if (x := without_repetitions(c, y, uses)) is not c:
+        case Binary(x=Constant() as c, y=y) if (x := _without_repetitions(c, y, uses)) is not c:
             return node.with_operands((x, y))
     return None
 
 
-def without_repetitions(c: Constant, other: Node, uses: Uses) -> Constant:
+def _without_repetitions(c: Constant, other: Node, uses: Uses) -> Constant:
     """A float Constant, once along each axis along which it is equal and the other operand as long.
 
     Operators that look for a number or for values of channels find them at any batch: that of one

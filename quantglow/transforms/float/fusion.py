@@ -20,7 +20,12 @@ from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.unary import Clip, Fusible, Relu
 from quantglow.ir.ops.work import FEWEST_PRODUCTS
 from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
-from quantglow.transforms.float.constants import absorbs, is_float, is_infinite, scalar_constant
+from quantglow.transforms.float.constant_folding import (
+    absorbs,
+    is_float,
+    is_infinite,
+    scalar_constant,
+)
 from quantglow.transforms.rewrite import RewritePass, Uses, decline, rewrite_pass
 
 UNBOUNDED = (-math.inf, math.inf)
@@ -32,9 +37,9 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
     HardSwish(Conv(…)) * c + d -> Conv(…, activation), likewise Gemm and HardSigmoid, LeakyRelu,
     where a result is a sum of ``FEWEST_PRODUCTS``"""
     x = node.operands[0] if isinstance(node, Fusible) else None
-    if isinstance(x, Contraction) and count_products(x) < FEWEST_PRODUCTS:
-        return decline(node, f"{x.name!r} sums only {count_products(x)} products")
-    return fuse(node, uses)
+    if isinstance(x, Contraction) and _count_products(x) < FEWEST_PRODUCTS:
+        return decline(node, f"{x.name!r} sums only {_count_products(x)} products")
+    return _fuse(node, uses)
 
 
 @rewrite_pass("fuse-float-activation")
@@ -44,7 +49,7 @@ def fuse_float_activation(node: Node, uses: Uses) -> Node | None:
     could replace it."""
     if isinstance(node, Relu | Clip) and getattr(node.x, "activation", None) is None:
         return None
-    return fuse(node, uses) if node.type.dtype.is_float else None
+    return _fuse(node, uses) if node.type.dtype.is_float else None
 
 
 def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
@@ -52,29 +57,29 @@ def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
 
     def rule(node: Node, uses: Uses) -> Node | None:
         left = isinstance(node, Fusible) and node.name not in names
-        return None if left else fuse(node, uses)
+        return None if left else _fuse(node, uses)
 
     return RewritePass("fuse-functions", rule)(graph) if names else graph
 
 
-def count_products(node: Contraction) -> int:
+def _count_products(node: Contraction) -> int:
     """Products that a result is the sum of: kernel area times input channels of a group; of a
     ConvTranspose those that meet in one place."""
     products = node.w.type.size // max(node.w.type.shape[-1], 1)
     return products // math.prod(node.strides) if isinstance(node, ConvTranspose) else products
 
 
-def fuse(node: Node, uses: Uses) -> Node | None:
+def _fuse(node: Node, uses: Uses) -> Node | None:
     """The producer with ``node`` fused into it, None if it cannot take it."""
     producer = node.operands[0] if node.operands else None
     if isinstance(node, Relu | Clip):
-        return with_bounds(node, node.x) if may_have_bounds(node, uses) else None
+        return _with_bounds(node, node.x) if _may_have_bounds(node, uses) else None
     if not isinstance(producer, Contraction) or not producer.type.dtype.is_float:
         return None
     if not (uses.only(node, producer) if isinstance(node, Fusible) else uses.single(producer)):
         return None
     try:
-        activation = activate(node, producer)
+        activation = _activate(node, producer)
     except ValueError:  # numbers beyond float32
         return None
     if activation is None or node.type != producer.type:
@@ -83,12 +88,12 @@ def fuse(node: Node, uses: Uses) -> Node | None:
     return replace(producer, **changes)
 
 
-def may_have_bounds(node: Relu | Clip, uses: Uses) -> bool:
+def _may_have_bounds(node: Relu | Clip, uses: Uses) -> bool:
     """Whether the operator before ``node`` takes bounds, and ``node`` alone reads it."""
     return isinstance(node.x, Contraction | Add | Sub | Mul | Max | Min) and uses.only(node, node.x)
 
 
-def with_bounds(node: Relu | Clip, producer: Any) -> Node:
+def _with_bounds(node: Relu | Clip, producer: Any) -> Node:
     """The producer with the bounds of ``node``."""
     outer = node_bounds(node)
     assert outer is not None
@@ -98,7 +103,7 @@ def with_bounds(node: Relu | Clip, producer: Any) -> Node:
     return bounded
 
 
-def activate(node: Node, producer: Contraction) -> Activation | None:
+def _activate(node: Node, producer: Contraction) -> Activation | None:
     """The activation of the producer with ``node`` behind it.  Raises ``ValueError``."""
     if isinstance(node, Fusible):
         return Activation.of(node) if producer.is_bare else None

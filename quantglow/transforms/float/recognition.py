@@ -21,7 +21,12 @@ from quantglow.transforms.float.arithmetic import (
     plus_scalar,
     scale_by,
 )
-from quantglow.transforms.float.constants import channel_values, close, float_constant, is_scalar
+from quantglow.transforms.float.constant_folding import (
+    channel_values,
+    close,
+    float_constant,
+    is_scalar,
+)
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
 CUBIC = 0.044715
@@ -36,32 +41,32 @@ def recognise_gelu(node: Node, uses: Uses) -> Node | None:
         match add_to(gate, 1.0):
             case Erf(x=inside) if scale_by(inside, math.sqrt(0.5)) == [x]:
                 return Gelu(name=node.name, x=x)
-            case Tanh(x=inside) if is_cubic(inside, x):
+            case Tanh(x=inside) if _is_cubic(inside, x):
                 return Gelu(name=node.name, x=x, approximate=True)
     return None
 
 
-def is_cubic(node: Node, x: Node) -> bool:
+def _is_cubic(node: Node, x: Node) -> bool:
     """``sqrt(2 / pi) * (x + 0.044715 * x**3)``, or the sum with x taken out"""
     outside = scale_by(node, math.sqrt(2 / math.pi))
     if outside is None:
         return False
     if len(outside) == 1:
-        return is_sum(outside[0], x)
+        return _is_sum(outside[0], x)
     others = [f for f in outside if f is not x]
     square = plus_scalar(others[0]) if len(outside) == 2 and len(others) == 1 else None
-    return square is not None and square[1] == 1 and is_power(square[0], x, 2)
+    return square is not None and square[1] == 1 and _is_power(square[0], x, 2)
 
 
-def is_sum(node: Node, x: Node) -> bool:
+def _is_sum(node: Node, x: Node) -> bool:
     """``x + 0.044715 * x**3``"""
     if len(node.operands) != 2 or node.op != "Add":
         return False
     a, b = node.operands
-    return (a is x and is_power(b, x, 3)) or (b is x and is_power(a, x, 3))
+    return (a is x and _is_power(b, x, 3)) or (b is x and _is_power(a, x, 3))
 
 
-def is_power(node: Node, x: Node, exponent: int) -> bool:
+def _is_power(node: Node, x: Node, exponent: int) -> bool:
     """``0.044715 * x**exponent``, as Pow or as a product"""
     terms = scale_by(node, CUBIC)
     if terms is None:
@@ -92,22 +97,22 @@ def recognise_hard_swish(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Mul) or not plain(node):
         return None
     for x, gate in partner(node):
-        if match_gate(gate) is x:
+        if _match_gate(gate) is x:
             return HardSwish(name=node.name, x=x)
     for x, gate in partner(node, 1 / 6):
-        if match_clipped_sum(gate) is x:
+        if _match_clipped_sum(gate) is x:
             return HardSwish(name=node.name, x=x)
     return None
 
 
-def match_gate(node: Node) -> Node | None:
+def _match_gate(node: Node) -> Node | None:
     """``x`` of ``HardSigmoid(x; 1/6, 1/2)``"""
     if isinstance(node, HardSigmoid) and close(node.alpha, 1 / 6) and close(node.beta, 0.5):
         return node.x
     return None
 
 
-def match_clipped_sum(node: Node) -> Node | None:
+def _match_clipped_sum(node: Node) -> Node | None:
     """``x`` of ``Clip(x + 3, 0, 6)``"""
     match node:
         case Clip(x=shifted, low=0.0, high=6.0):
@@ -136,40 +141,40 @@ def recognise_layer_normalization(node: Node, uses: Uses) -> Node | None:
     """(x - m) / sqrt(mean((x - m)**2) + eps), m = mean(x) -> LayerNormalization(x), with * c + c"""
     match node:
         case Div(x=Sub() as centered, y=Sqrt(x=shifted)) if plain(node):
-            return normalization(node, centered, shifted)
+            return _normalization(node, centered, shifted)
         case Mul(x=Sub() as centered, y=Reciprocal(x=Sqrt(x=shifted))) if plain(node):
-            return normalization(node, centered, shifted)
+            return _normalization(node, centered, shifted)
         case Mul(x=LayerNormalization() as inner) | Add(x=LayerNormalization() as inner):
-            return with_parameter(node, inner, uses)
+            return _with_parameter(node, inner, uses)
     return None
 
 
-def normalization(node: Node, centered: Sub, shifted: Node) -> Node | None:
+def _normalization(node: Node, centered: Sub, shifted: Node) -> Node | None:
     """``node`` as LayerNormalization, if ``shifted`` is the variance of its rows plus epsilon."""
     x, addition = centered.x, plus_scalar(shifted)
-    if addition is None or not plain(centered) or not is_row_mean(centered.y, x):
+    if addition is None or not plain(centered) or not _is_row_mean(centered.y, x):
         return None
     variance, epsilon = addition
-    if not isinstance(variance, ReduceMean) or not is_square(variance.x, centered):
+    if not isinstance(variance, ReduceMean) or not _is_square(variance.x, centered):
         return None
-    if not is_row_mean(variance, variance.x) or node.type != x.type:
+    if not _is_row_mean(variance, variance.x) or node.type != x.type:
         return None
     return LayerNormalization(name=node.name, x=x, epsilon=epsilon)
 
 
-def is_row_mean(node: Node, x: Node) -> bool:
+def _is_row_mean(node: Node, x: Node) -> bool:
     """Whether the node is the mean of x along its last axis, which it keeps."""
     last = (x.type.rank - 1,)
     return isinstance(node, ReduceMean) and node.x is x and node.axes == last and node.keepdims
 
 
-def is_square(node: Node, x: Node) -> bool:
+def _is_square(node: Node, x: Node) -> bool:
     if isinstance(node, Pow):
         return plain(node) and node.x is x and is_scalar(node.y, 2.0)
     return isinstance(node, Mul) and plain(node) and node.x is x and node.y is x
 
 
-def with_parameter(node: Mul | Add, inner: LayerNormalization, uses: Uses) -> Node | None:
+def _with_parameter(node: Mul | Add, inner: LayerNormalization, uses: Uses) -> Node | None:
     """The normalization with a Constant behind it as its gamma or beta, if that is free."""
     values = channel_values(node.y, node.type.shape[-1], node.type.rank)
     if values is None or inner.beta is not None or not plain(node) or not uses.only(node, inner):

@@ -10,7 +10,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
-from quantglow.transforms.float.constants import scalar_constant
+from quantglow.transforms.float.constant_folding import scalar_constant
 from quantglow.transforms.float.layout import (
     Axes,
     behind_moves,
@@ -34,13 +34,13 @@ def merge_reshapes(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("sink-reshape")
 def sink_reshape(node: Node, uses: Uses) -> Node | None:
     """f(Reshape(x)) -> Reshape(f(x)) for element-wise f, Constants reshaped along"""
-    inner = above_reshape(node, uses)
+    inner = _above_reshape(node, uses)
     if inner is None:
         return None
     return Reshape(name=uses.fresh(derive(node.name, ":r")), x=inner, shape=node.type.shape)
 
 
-def above_reshape(node: Node, uses: Uses) -> Node | None:
+def _above_reshape(node: Node, uses: Uses) -> Node | None:
     """The element-wise node on operands without the Reshape."""
     match node:
         case Unary() | Quantize() | Dequantize() | Rescale() | Table():
@@ -51,15 +51,15 @@ def above_reshape(node: Node, uses: Uses) -> Node | None:
             if x.type.shape == y.type.shape and left.shape == right.shape:
                 return node.with_operands((x, y))
         case Binary(x=Reshape(x=x) as moved, y=Constant() as c):
-            other = unreshape(c, moved, node.type.shape, uses)
+            other = _unreshape(c, moved, node.type.shape, uses)
             return None if other is None else node.with_operands((x, other))
         case Binary(x=Constant() as c, y=Reshape(x=y) as moved):
-            other = unreshape(c, moved, node.type.shape, uses)
+            other = _unreshape(c, moved, node.type.shape, uses)
             return None if other is None else node.with_operands((other, y))
     return None
 
 
-def unreshape(c: Constant, moved: Reshape, result: Axes, uses: Uses) -> Node | None:
+def _unreshape(c: Constant, moved: Reshape, result: Axes, uses: Uses) -> Node | None:
     """The Constant as it broadcasts to the shape before the Reshape."""
     before, after = moved.x.type.shape, moved.shape
     if after != result or c.type.rank > len(after):
@@ -107,7 +107,7 @@ def neighbors(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
         return None
     if {*a.steps, *b.steps} != {1} or a.starts[axis] + a.sizes[axis] != b.starts[axis]:
         return None
-    if without(a.starts, axis) != without(b.starts, axis):
+    if _without(a.starts, axis) != _without(b.starts, axis):
         return None
     sizes = (*a.sizes[:axis], a.sizes[axis] + b.sizes[axis], *a.sizes[axis + 1 :])
     if sizes == a.x.type.shape:
@@ -115,7 +115,7 @@ def neighbors(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
     return replace(a, name=uses.fresh(derive(a.name, ":joined")), sizes=sizes)
 
 
-def without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
+def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return values[:axis] + values[axis + 1 :]
 
 
@@ -124,13 +124,13 @@ def simplify_slice(node: Node, uses: Uses) -> Node | None:
     """x[a:][b:] -> x[a+b:]; Concat(a, b)[part of a] -> a[part]"""
     match node:
         case Slice(x=Slice() as inner):
-            return slice_of_slice(node, inner)
+            return _slice_of_slice(node, inner)
         case Slice(x=Concat() as joined) if node.type.size:
-            return slice_of_part(node, joined)
+            return _slice_of_part(node, joined)
     return None
 
 
-def slice_of_slice(outer: Slice, inner: Slice) -> Node:
+def _slice_of_slice(outer: Slice, inner: Slice) -> Node:
     """Element i is ``x[inner.start + inner.step * (outer.start + outer.step * i)]``."""
     axes = range(len(outer.starts))
     starts = tuple(inner.starts[i] + inner.steps[i] * outer.starts[i] for i in axes)
@@ -138,7 +138,7 @@ def slice_of_slice(outer: Slice, inner: Slice) -> Node:
     return replace(outer, x=inner.x, starts=starts, steps=steps)
 
 
-def slice_of_part(node: Slice, joined: Concat) -> Node | None:
+def _slice_of_part(node: Slice, joined: Concat) -> Node | None:
     """The Slice on the only part it reads from."""
     axis = joined.axis
     ends = (
@@ -163,19 +163,19 @@ def raise_elements(node: Node, uses: Uses) -> Node | None:
     ``sink_transpose`` does so, too, but not for Transposes to channels-last: these climb, and may
     end below a Reshape of a layer's rows.
     """
-    x = only_operand(node)
+    x = _only_operand(node)
     if x is None or per_axis(node) or node.type.shape != x.type.shape:
         return None
     producer, moves = behind_moves(x, uses)
     if not moves or not isinstance(producer, Contraction):
         return None
     inner = node.with_operands(
-        tuple(producer if o is x else as_scalar(o, uses) for o in node.operands)
+        tuple(producer if o is x else _as_scalar(o, uses) for o in node.operands)
     )
     return move_alike(inner, moves, uses)
 
 
-def only_operand(node: Node) -> Node | None:
+def _only_operand(node: Node) -> Node | None:
     """The operand of an element-wise operator whose others are scalar Constants."""
     if isinstance(node, Unary):
         return node.operands[0] if len(node.operands) == 1 else None
@@ -185,7 +185,7 @@ def only_operand(node: Node) -> Node | None:
     return None
 
 
-def as_scalar(node: Node, uses: Uses) -> Node:
+def _as_scalar(node: Node, uses: Uses) -> Node:
     """A Constant of one element without axes."""
     assert isinstance(node, Constant)
     name = uses.fresh(derive(node.name, ":scalar"))

@@ -17,8 +17,8 @@ from typing import TypeGuard
 import numpy as np
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops.binary import Binary, PRelu
 from quantglow.ir.ops.convolution import Gemm
 from quantglow.ir.ops.pooling import Reduce
@@ -74,7 +74,7 @@ def transpose_to_reshape(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("sink-transpose")
 def sink_transpose(node: Node, uses: Uses) -> Node | None:
     """f(Transpose(x)) -> Transpose(f'(x)) for element-wise f, Concat, Slice, Pad, reductions, …"""
-    move = move_up(node, uses)
+    move = _move_up(node, uses)
     if move is None:
         return None
     inner, perm = move
@@ -83,14 +83,14 @@ def sink_transpose(node: Node, uses: Uses) -> Node | None:
     return Transpose(name=uses.fresh(derive(node.name, ":nchw")), x=inner, perm=perm)
 
 
-def move_up(node: Node, uses: Uses) -> Moved | None:
+def _move_up(node: Node, uses: Uses) -> Moved | None:
     """The node moved above the Transpose that feeds it."""
     if isinstance(node, Binary | Elementwise):
-        return move_elements(node, uses)
+        return _move_elements(node, uses)
     if isinstance(node, Concat):
-        return move_concat(node, uses)
+        return _move_concat(node, uses)
     t = node.operands[0] if node.operands else node
-    if not sinks(t) or per_axis(node):
+    if not _sinks(t) or per_axis(node):
         return None
     match node:
         case PRelu(slope=Constant() as slope):
@@ -99,7 +99,7 @@ def move_up(node: Node, uses: Uses) -> Moved | None:
         case PRelu():
             return None
         case Reduce():
-            return move_reduce(node, t)
+            return _move_reduce(node, t)
     changes = node.permute(inverse(t.perm))
     if changes is None:
         return None
@@ -107,12 +107,12 @@ def move_up(node: Node, uses: Uses) -> Moved | None:
     return node.with_operands((t.x, *node.operands[1:]), **changes), t.perm
 
 
-def sinks(node: Node) -> TypeGuard[Transpose]:
+def _sinks(node: Node) -> TypeGuard[Transpose]:
     """Whether the node is a Transpose that moves down."""
     return isinstance(node, Transpose) and not to_channels_last(node.perm) and not per_axis(node)
 
 
-def move_reduce(node: Reduce, t: Transpose) -> Moved:
+def _move_reduce(node: Reduce, t: Transpose) -> Moved:
     """The reduction before the Transpose: its axes are renamed, the result permuted."""
     axes = tuple(sorted(t.perm[axis] for axis in node.axes))
     reduction: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
@@ -122,40 +122,40 @@ def move_reduce(node: Reduce, t: Transpose) -> Moved:
     return reduction, tuple(sorted(remaining).index(axis) for axis in remaining)
 
 
-def move_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
+def _move_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
     """The node on operands before the Transpose that one of them is."""
-    alignment = align(node.operands, node.type.rank, uses)
+    alignment = _align(node.operands, node.type.rank, uses)
     if alignment is None:
         return None
     operands, perm = alignment
     return node.with_operands(operands), perm
 
 
-def move_concat(node: Concat, uses: Uses) -> Moved | None:
-    alignment = align(node.parts, node.type.rank, uses)
+def _move_concat(node: Concat, uses: Uses) -> Moved | None:
+    alignment = _align(node.parts, node.type.rank, uses)
     if alignment is None:
         return None
     parts, perm = alignment
     return replace(node, parts=parts, **node.permute(inverse(perm))), perm
 
 
-def align(operands: Sequence[Node], rank: int, uses: Uses) -> tuple[tuple[Node, ...], Axes] | None:
+def _align(operands: Sequence[Node], rank: int, uses: Uses) -> tuple[tuple[Node, ...], Axes] | None:
     """The operands before a Transpose that one of them is.
 
     A Transpose back from channels-first is worth a Transpose of the other operands: it brings
     them into the layout of the convolutions.
     """
-    candidates: list[Transpose] = [o for o in operands if sinks(o) and len(o.perm) == rank]
+    candidates: list[Transpose] = [o for o in operands if _sinks(o) and len(o.perm) == rank]
     if not candidates:
         return None
     perm = next((c.perm for c in candidates if to_channels_first(c.perm)), candidates[0].perm)
-    sources = [beside(o, perm, uses) for o in operands]
+    sources = [_beside(o, perm, uses) for o in operands]
     if any(f is None for f in sources):
         return None
     return tuple(f for f in sources if f is not None), perm
 
 
-def beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
+def _beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
     """An operand as it stands beside ``x`` of ``Transpose(x, perm)``.
 
     An operand that is another Transpose stays, else the two could trade places for ever.
@@ -168,7 +168,7 @@ def beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
 @rewrite_pass("sink-transpose-below-reshape")
 def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     """Reshape(Transpose(x)) -> Transpose(Reshape(x)) where blocks of axes move as a whole."""
-    if not (isinstance(node, Reshape) and sinks(node.x) and node.type.size):
+    if not (isinstance(node, Reshape) and _sinks(node.x) and node.type.size):
         return None
     t = node.x
     place = ranks(t.x.type.shape, t.perm)
@@ -176,7 +176,7 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     if not all(consecutive(tuple(sorted(place[a] for a in b.source))) for b in blocks):
         return None
     ordered = tuple(sorted(blocks, key=lambda b: min(place[a] for a in b.source)))
-    order = best_order(ordered, len(node.shape))
+    order = _best_order(ordered, len(node.shape))
     perm = back_to_target(order)
     # Rising: the axes of each block keep their order in x, so no element moves inside of a block.
     rising = all(consecutive(tuple(place[a] for a in b.source)) for b in blocks)
@@ -189,7 +189,7 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     return Transpose(name=uses.fresh(derive(node.name, ":nchw")), x=reshape, perm=perm)
 
 
-def best_order(ordered: tuple[AxisBlock, ...], rank: int) -> Axes:
+def _best_order(ordered: tuple[AxisBlock, ...], rank: int) -> Axes:
     """Target axes in the order of x; axes of size 1 go where channels come out last, if they can,
     and never where the Transpose left over would climb again."""
     choices = [target_order(ordered, rank, follow) for follow in (True, False)]
@@ -221,39 +221,39 @@ class HoistTranspose:
             for node in graph.nodes
             if isinstance(node, Transpose) and to_channels_last(node.perm)
         }
-        return graph.rebuild(in_step(graph, lambda node, new: hoist(new, perms.get(node), uses)))
+        return graph.rebuild(_in_step(graph, lambda node, new: _hoist(new, perms.get(node), uses)))
 
 
-def in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node], Node]:
+def _in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node], Node]:
     """A rule for ``rebuild`` that is also given the node of the graph as it was."""
     originals = iter(graph.nodes)
     return lambda new: rule(next(originals), new)
 
 
-def hoist(f: Node, perm: Axes | None, uses: Uses) -> Node:
+def _hoist(f: Node, perm: Axes | None, uses: Uses) -> Node:
     """The node in channels-last and transposed back; the node itself where that gains nothing."""
     if isinstance(f, Transpose) and perm is None:
-        return cancel(f)
+        return _cancel(f)
     if perm is None or per_axis(f) or any(per_axis(operand) for operand in f.operands):
         return f
-    inner = above(f, perm, uses)
+    inner = _above(f, perm, uses)
     if inner is None:
         return f
     return Transpose(name=uses.fresh(derive(f.name, ":nchw")), x=inner, perm=inverse(perm))
 
 
-def cancel(node: Transpose) -> Node:
+def _cancel(node: Transpose) -> Node:
     """Transpose(Transpose(x)) that moves nothing is x."""
     inner = node.x
     cancels = isinstance(inner, Transpose) and is_identity(permute(inner.perm, node.perm))
     return inner.x if cancels and isinstance(inner, Transpose) else node
 
 
-def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
+def _above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     """``Transpose(f, perm)`` with the Transpose moved to the operands of f."""
     match f:
         case Reshape():
-            return above_reshape(f, perm, uses)
+            return _above_reshape(f, perm, uses)
         case Expand():
             return None  # Its operand is smaller than its result.
         case Table(x=x, table=table):
@@ -265,7 +265,7 @@ def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     return f.with_operands(operands, **changes)
 
 
-def above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
+def _above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
     """The Reshape on an operand whose blocks of axes are moved already."""
     if not f.type.size:
         return None
@@ -291,7 +291,7 @@ def fold_transpose_into_gemm(node: Node, uses: Uses) -> Node | None:
         case Gemm(x=Reshape(x=Transpose(perm=perm) as t, shape=shape) as flat, w=Constant() as w):
             if perm[0] != 0 or t.type.shape[0] != shape[0]:
                 return None
-            value = permute_rows(w.value, t.type.shape[1:], perm)
+            value = _permute_rows(w.value, t.type.shape[1:], perm)
             rows = Constant(
                 name=uses.fresh(derive(w.name, ":rows")), value=value, element=w.element
             )
@@ -300,7 +300,7 @@ def fold_transpose_into_gemm(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def permute_rows(w: Array, sizes: Axes, perm: Axes) -> Array:
+def _permute_rows(w: Array, sizes: Axes, perm: Axes) -> Array:
     """Rows indexed by transposed axes, re-indexed by the axes before the transpose."""
     columns = w.shape[1]
     back = tuple(axis - 1 for axis in inverse(perm)[1:])

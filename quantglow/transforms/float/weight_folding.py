@@ -26,7 +26,7 @@ from quantglow.ir.ops.windows import Pads
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
-from quantglow.transforms.float.constants import (
+from quantglow.transforms.float.constant_folding import (
     absorbs,
     bias_array,
     channel_values,
@@ -55,7 +55,7 @@ def scale_and_shift(node: BatchNormalization) -> tuple[Array, Array] | None:
     return scale, beta - mean * scale
 
 
-def with_affine_result(
+def _with_affine_result(
     node: Contraction, name: str, scale: Array | None, shift: Array | None, uses: Uses
 ) -> Contraction:
     """``node(x) * scale + shift`` per output channel, as one contraction called ``name``."""
@@ -82,7 +82,7 @@ def fold_batch_norm(node: Node, uses: Uses) -> Node | None:
     constants = scale_and_shift(node)
     if constants is None:
         return None
-    return with_affine_result(producer, node.name, *constants, uses)
+    return _with_affine_result(producer, node.name, *constants, uses)
 
 
 @rewrite_pass("decompose-batch-norm")
@@ -107,10 +107,10 @@ def fold_arithmetic(node: Node, uses: Uses) -> Node | None:
     """Conv(x, w, b) * c -> Conv(x, w*c, b*c); Conv(x, w, b) + c -> Conv(x, w, b + c)"""
     if not isinstance(node, Add | Mul) or not plain(node):
         return None
-    return fold_into_producer(node, uses)
+    return _fold_into_producer(node, uses)
 
 
-def fold_into_producer(node: Binary, uses: Uses) -> Node | None:
+def _fold_into_producer(node: Binary, uses: Uses) -> Node | None:
     producer = node.x
     if not isinstance(producer, Contraction) or not absorbs(producer, node, uses):
         return None
@@ -118,7 +118,7 @@ def fold_into_producer(node: Binary, uses: Uses) -> Node | None:
     if c is None:
         return None
     scale, shift = (c, None) if isinstance(node, Mul) else (None, c)
-    return with_affine_result(producer, node.name, scale, shift, uses)
+    return _with_affine_result(producer, node.name, scale, shift, uses)
 
 
 @rewrite_pass("fold-arithmetic-into-consumer")
@@ -128,31 +128,31 @@ def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
 
     Elements may be moved between both where c varies along rows that become channels.
     """
-    if not isinstance(node, Conv | Gemm) or not foldable(node):
+    if not isinstance(node, Conv | Gemm) or not _foldable(node):
         return None
     before, moves = behind_moves(node.x, uses)
     if not isinstance(before, Add | Mul) or not plain(before) or not uses.only(node, before):
         return None
-    return fold_into_consumer(node, before, moves, uses) if before.x.type == before.type else None
+    return _fold_into_consumer(node, before, moves, uses) if before.x.type == before.type else None
 
 
-def foldable(node: Contraction) -> bool:
+def _foldable(node: Contraction) -> bool:
     return may_change(node.w) and isinstance(node.b, Constant | None)
 
 
-def fold_into_consumer(
+def _fold_into_consumer(
     node: Conv | Gemm, before: Binary, moves: list[Reshape | Transpose], uses: Uses
 ) -> Node | None:
-    c = move_channels(before, moves)
+    c = _move_channels(before, moves)
     if c is None:
         return None
-    product = weight_array(node) * by_input_channel(node, c)
+    product = weight_array(node) * _by_input_channel(node, c)
     if isinstance(before, Mul):
         x = move_alike(before.x, moves, uses)
         return replace(node, x=x, w=float_constant(product, f"{node.name}:w", uses))
     if isinstance(node, Conv) and any(node.pads):
         scaled = before.x
-        if not moves and isinstance(scaled, Mul) and plain(scaled) and is_image(scaled.x):
+        if not moves and isinstance(scaled, Mul) and plain(scaled) and _is_image(scaled.x):
             return shift(node, before, scaled, c, uses)
         return decline(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
     sums = product.astype(np.float64).reshape(-1, product.shape[-1]).sum(axis=0)
@@ -160,7 +160,7 @@ def fold_into_consumer(
     return replace(node, x=move_alike(before.x, moves, uses), b=bias)
 
 
-def move_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
+def _move_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
     """The Constant of an operator as it varies along the last axis behind moves, if only there.
 
     None for one number and for a Constant of the last axis before moves, as of a normalization:
@@ -201,12 +201,12 @@ def shift(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -> 
         y=float_constant(pixels, f"{before.name}:shift", uses),
     )
     weights = float_constant(
-        weight_array(node) * by_input_channel(node, scale), f"{node.name}:w", uses
+        weight_array(node) * _by_input_channel(node, scale), f"{node.name}:w", uses
     )
     return replace(node, x=moved, w=weights)
 
 
-def is_image(node: Node) -> bool:
+def _is_image(node: Node) -> bool:
     """Whether a value is bytes as floats, also resized ones."""
     while isinstance(node, Resize | Transpose):
         node = node.x
@@ -214,7 +214,7 @@ def is_image(node: Node) -> bool:
     return is_cast and node.operands[0].type.dtype in (DType.U8, DType.I8)
 
 
-def by_input_channel(node: Conv | Gemm, c: Array) -> Array:
+def _by_input_channel(node: Conv | Gemm, c: Array) -> Array:
     """The values of input channels as they multiply the weights."""
     if isinstance(node, Gemm):
         return c[:, None]
@@ -227,37 +227,37 @@ def fold_pad(node: Node, uses: Uses) -> Node | None:
     """Conv(Pad(x)) -> Conv(x, pads + …) for zeros; pools where their own padding means the same"""
     match node:
         case Conv(x=Pad() as pad):
-            return pad_weights(node, pad) if spatial(pad) else decline(node, NOT_SPATIAL)
+            return _pad_weights(node, pad) if _spatial(pad) else decline(node, NOT_SPATIAL)
         case AveragePool(x=Pad() as pad):
-            if node.ceil_mode or any(node.pads) or node.out is not None or not fits(node, pad):
+            if node.ceil_mode or any(node.pads) or node.out is not None or not _fits(node, pad):
                 return decline(node, "its own padding would be another")
-            return pad_weights(replace(node, count_include_pad=True), pad)
-        case MaxPool(x=Pad() as pad) if fits(node, pad) and neutral_for_max(pad):
-            return None if node.ceil_mode else replace(node, x=pad.x, pads=add(node.pads, pad))
+            return _pad_weights(replace(node, count_include_pad=True), pad)
+        case MaxPool(x=Pad() as pad) if _fits(node, pad) and _neutral_for_max(pad):
+            return None if node.ceil_mode else replace(node, x=pad.x, pads=_add(node.pads, pad))
     return None
 
 
-def pad_weights(node: Conv | AveragePool, pad: Pad) -> Node | None:
+def _pad_weights(node: Conv | AveragePool, pad: Pad) -> Node | None:
     """The node with the pads of ``pad``, if these are zeros."""
     if pad.value != 0:
         return decline(node, f"{pad.name!r} pads with {pad.value:g}")
-    return replace(node, x=pad.x, pads=add(node.pads, pad))
+    return replace(node, x=pad.x, pads=_add(node.pads, pad))
 
 
-def spatial(pad: Pad) -> bool:
+def _spatial(pad: Pad) -> bool:
     """Whether only H and W are padded."""
     return not any((pad.before[0], pad.before[3], pad.after[0], pad.after[3]))
 
 
-def fits(node: Pool, pad: Pad) -> bool:
+def _fits(node: Pool, pad: Pad) -> bool:
     """Whether every window keeps at least one element that is not padding."""
-    pads = add(node.pads, pad)
+    pads = _add(node.pads, pad)
     reach = [node.dilations[i] * (node.kernel[i] - 1) for i in (0, 1)]
     plain = node.dilations == (1, 1)
-    return spatial(pad) and plain and all(pads[i] <= reach[i % 2] for i in range(4))
+    return _spatial(pad) and plain and all(pads[i] <= reach[i % 2] for i in range(4))
 
 
-def neutral_for_max(pad: Pad) -> bool:
+def _neutral_for_max(pad: Pad) -> bool:
     """Padding with -inf; or with zeros around values that are never negative."""
     if pad.value == -math.inf:
         return True
@@ -266,7 +266,7 @@ def neutral_for_max(pad: Pad) -> bool:
     return pad.value == 0 and never_negative
 
 
-def add(pads: Pads, pad: Pad) -> Pads:
+def _add(pads: Pads, pad: Pad) -> Pads:
     top, left, bottom, right = pads
     (_, *before, _), (_, *after, _) = pad.before, pad.after
     return top + before[0], left + before[1], bottom + after[0], right + after[1]

@@ -10,7 +10,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.support.errors import BackendError
 from quantglow.transforms.float.fusion import fuse_float_activation
-from quantglow.transforms.lowering import axes, contraction, elementwise, resize
+from quantglow.transforms.lowering import axes, contraction, elementwise
 from quantglow.transforms.lowering.bias_to_uint8 import bias_to_uint8
 from quantglow.transforms.lowering.elementwise import fuse_elementwise
 from quantglow.transforms.lowering.minimal_filtering import minimal_filtering

@@ -49,20 +49,22 @@ def _move(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]
     """``node`` on its moved operands, in unsigned storage."""
     if isinstance(node, Input):
         kind = node.type
-        return convert(node, unsigned_type(kind.element), "unsigned") if is_signed(kind) else node
+        return (
+            _convert(node, _unsigned_type(kind.element), "unsigned") if _is_signed(kind) else node
+        )
     if isinstance(node, Constant):
         only_weights = weights.get(node) is node
-        return node if only_weights or not is_signed(node.type) else _unsigned_constant(node)
+        return node if only_weights or not _is_signed(node.type) else _unsigned_constant(node)
     changes: dict[str, Any] = {}
-    if is_signed(node.type) and isinstance(getattr(node, "out", None), ElementType):
-        changes["out"] = unsigned_type(node.type.element)
+    if _is_signed(node.type) and isinstance(getattr(node, "out", None), ElementType):
+        changes["out"] = _unsigned_type(node.type.element)
     if isinstance(node, Table):
         # The table changes with `out`: alone, neither is well typed.
         table = _table(node, new[node.table], signed=not changes)
         return replace(node, x=new[node.x], table=table, **changes)
     operands = [new[o] for o in node.operands]
     if isinstance(node, Elementwise) and not changes:  # It computes with the integers themselves.
-        signed = {o: as_signed(node, o, new[o]) for o in node.operands}
+        signed = {o: _as_signed(node, o, new[o]) for o in node.operands}
         operands = [signed[o] for o in node.operands]
     if isinstance(node, Contraction):
         operands[1] = weights.get(node.w, operands[1])
@@ -70,10 +72,10 @@ def _move(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]
     return replace(moved, **changes) if changes else moved
 
 
-def as_signed(reader: Node, node: Node, moved: Node) -> Node:
+def _as_signed(reader: Node, node: Node, moved: Node) -> Node:
     """The codes as they were before, for one reader."""
     role = f"signed:{reader.name}"
-    return convert(moved, node.type.element, role) if is_signed(node.type) else moved
+    return _convert(moved, node.type.element, role) if _is_signed(node.type) else moved
 
 
 def _table(node: Table, moved: Node, *, signed: bool) -> Node:
@@ -86,27 +88,27 @@ def _table(node: Table, moved: Node, *, signed: bool) -> Node:
 def _border(name: str, node: Node, moved: Node) -> Node:
     if isinstance(node, Input):
         return node
-    return convert(moved, node.type.element, f"signed:{name}") if is_signed(node.type) else moved
+    return _convert(moved, node.type.element, f"signed:{name}") if _is_signed(node.type) else moved
 
 
 def _unsigned_constant(node: Node) -> Constant:
     assert isinstance(node, Constant)
     value = (node.value.astype(np.int16) + SHIFT).astype(np.uint8)
-    return replace(node, value=value, element=node.element and unsigned_type(node.element))
+    return replace(node, value=value, element=node.element and _unsigned_type(node.element))
 
 
-def is_signed(kind: TensorType) -> bool:
+def _is_signed(kind: TensorType) -> bool:
     """Whether a tensor is an int8 activation (per-tensor parameters)."""
     return kind.dtype is DType.I8 and kind.quant is not None and kind.quant.axis is None
 
 
-def unsigned_type(element: ElementType) -> ElementType:
+def _unsigned_type(element: ElementType) -> ElementType:
     assert element.quant is not None
     params = element.quant
     return ElementType(DType.U8, QuantParams(params.scales, (params.zero_point + SHIFT,)))
 
 
-def convert(node: Node, element: ElementType, role: str) -> Node:
+def _convert(node: Node, element: ElementType, role: str) -> Node:
     """The same codes in the other storage type."""
     codes = np.arange(256) + element.dtype.limits[0]
     table = Constant(

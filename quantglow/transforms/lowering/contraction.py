@@ -57,11 +57,11 @@ def lower_conv(node: Conv) -> Node | None:
         )
         changes.update(x=pad, pads=(0, 0, 0, 0))
     if node.b is None:
-        changes.update(b=zero_bias(node, node.type.shape[-1]))
+        changes.update(b=_zero_bias(node, node.type.shape[-1]))
     return replace(node, **changes) if changes else None
 
 
-def zero_bias(node: Conv | ConvTranspose | Gemm, channels: int) -> Constant:
+def _zero_bias(node: Conv | ConvTranspose | Gemm, channels: int) -> Constant:
     """The bias of a contraction that has none."""
     numpy_type = np.float32 if node.w.type.dtype is DType.F32 else np.int32
     return Constant(name=tag(node, "bias"), value=np.zeros(channels, numpy_type))
@@ -86,7 +86,7 @@ def lower_gemm(node: Gemm) -> Node:
         name=tag(node, "conv"),
         x=Reshape(name=tag(node, "image"), x=node.x, shape=(1, 1, rows, k)),
         w=_reshape_weights(node, node.w, (1, 1, k, columns)),
-        b=node.b if node.b is not None else zero_bias(node, columns),
+        b=node.b if node.b is not None else _zero_bias(node, columns),
         activation=node.activation,
         low=node.low,
         high=node.high,
@@ -99,7 +99,7 @@ def _gemm_of_activations(node: Gemm) -> Node:
     if node.w.type.quant is not None:
         require_constant(node, node.w)
     product = MatMul(name=tag(node, "product"), x=node.x, y=node.w)
-    b = node.b if node.b is not None else zero_bias(node, node.type.shape[1])
+    b = node.b if node.b is not None else _zero_bias(node, node.type.shape[1])
     if node.activation is None:
         return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
     value = node.activation.expression().substitute([call("add", arg(0), arg(1))])
@@ -185,7 +185,7 @@ def _has_phases(node: ConvTranspose) -> bool:
 
 
 def _bias(node: ConvTranspose) -> Node:
-    return node.b if node.b is not None else zero_bias(node, node.type.shape[3])
+    return node.b if node.b is not None else _zero_bias(node, node.type.shape[3])
 
 
 def _spread(node: ConvTranspose) -> Node:

@@ -81,10 +81,10 @@ def _operand_steps(node: Binary, operand: Node, index: int) -> tuple[Expr, Node]
         params = operand.type.params
         ratio = float(multiplier(params.scale, divisor=step))
         return call("mul", center_float(index, params.zero_point), const(ratio)), operand
-    return arg(index), constant_steps(node, operand, f"operand{index}", 1.0)
+    return arg(index), _constant_steps(node, operand, f"operand{index}", 1.0)
 
 
-def constant_steps(node: Node, operand: Node, role: str, factor: float) -> Node:
+def _constant_steps(node: Node, operand: Node, role: str, factor: float) -> Node:
     """A float Constant operand, times ``factor``, in units of the node's output step."""
     assert isinstance(operand, Constant)  # by its type rule
     value = multiplier(operand.value, factor, divisor=node.type.params.scale)
@@ -100,7 +100,7 @@ def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
         return (x, y), call("mul", _exact_product(x.type, y.type), const(ratio))
     integer, other = (x, y) if is_integer(x.type) else (y, x)
     params = integer.type.params
-    factor = constant_steps(node, other, "factor", params.scale)
+    factor = _constant_steps(node, other, "factor", params.scale)
     return (integer, factor), call("mul", center_float(0, params.zero_point), arg(1))
 
 
@@ -130,7 +130,7 @@ def lower_prelu(node: PRelu) -> Node:
             name=node.name, args=(node.x, node.slope), expression=expression, out=FLOAT
         )
     params = node.x.type.params
-    slope = constant_steps(node, node.slope, "slope", params.scale)
+    slope = _constant_steps(node, node.slope, "slope", params.scale)
     value = center_float(0, params.zero_point)
     positive = const(float(multiplier(params.scale, divisor=node.type.params.scale)))
     factor = if_negative(value, arg(1), positive)

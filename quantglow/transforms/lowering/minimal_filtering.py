@@ -71,26 +71,26 @@ the caches, and need more memory than the network does."""
 
 def minimal_filtering(graph: Graph) -> Graph:
     """Conv(x, w) -> A^T (G w · B^T x) for float filters of three taps along rows"""
-    return unique_names(RewritePass("minimal-filtering", in_tiles)(graph))
+    return unique_names(RewritePass("minimal-filtering", _in_tiles)(graph))
 
 
-def in_tiles(node: Node, uses: Uses) -> Node | None:
+def _in_tiles(node: Node, uses: Uses) -> Node | None:
     """The tiles of a filter, if there are enough."""
-    if not isinstance(node, Conv) or not is_filter(node):
+    if not isinstance(node, Conv) or not _is_filter(node):
         return None
     batch, height, width, _ = node.type.shape
     pixels, widest = batch * height * width, max(node.w.type.shape[2:])
     pays = pixels >= FEWEST_RESULTS and pixels * widest <= MOST_ELEMENTS
-    return filter_tiles(node, count_tiles(width)) if pays else None
+    return _filter_tiles(node, _count_tiles(width)) if pays else None
 
 
-def count_tiles(width: int) -> int:
+def _count_tiles(width: int) -> int:
     """The number of tiles of a row.  The last one of a free width is never full, so that one
     program serves all widths."""
     return width // RESULTS + 1 if is_free(width) else -(-width // RESULTS)
 
 
-def is_filter(conv: Conv) -> bool:
+def _is_filter(conv: Conv) -> bool:
     """Whether a Conv has three taps along float rows of many channels."""
     return (
         isinstance(conv.w, Constant)
@@ -104,12 +104,12 @@ def is_filter(conv: Conv) -> bool:
     )
 
 
-def filter_tiles(node: Conv, tiles: int) -> Node:
+def _filter_tiles(node: Conv, tiles: int) -> Node:
     """The results of all tiles, cut to the width of the row."""
     batch, height, width, channels = node.type.shape
     pixels = batch * height * tiles
-    whole_products = tile_product(node, factors(node, tiles), pixels)
-    products = products_of_points(node, whole_products, pixels)
+    whole_products = _tile_product(node, factors(node, tiles), pixels)
+    products = _products_of_points(node, whole_products, pixels)
     parts = tuple(result(node, products, at) for at in range(RESULTS))
     joined = Concat(name=tag(node, "results"), parts=parts, axis=3)
     whole = (batch, height, RESULTS * tiles, channels)
@@ -138,7 +138,7 @@ def factors(node: Conv, tiles: int) -> Node:
         for at in range(POINTS)
     ]
     parts = tuple(
-        weigh(tag(node, f"factor{point}"), samples, row) for point, row in enumerate(SAMPLES)
+        _weigh(tag(node, f"factor{point}"), samples, row) for point, row in enumerate(SAMPLES)
     )
     return Concat(name=tag(node, "factors"), parts=parts, axis=3)
 
@@ -153,7 +153,7 @@ def pad(node: Conv, tiles: int) -> Node:
     return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + missing, 0))
 
 
-def tile_product(node: Conv, x: Node, pixels: int) -> Conv:
+def _tile_product(node: Conv, x: Node, pixels: int) -> Conv:
     """The products of each point [1, 1, pixels, points * O], with the bias in one of them."""
     assert isinstance(node.w, Constant)
     _, _, inputs, outputs = node.w.type.shape
@@ -166,12 +166,12 @@ def tile_product(node: Conv, x: Node, pixels: int) -> Conv:
             name=tag(node, "transformed"),
             value=weights.reshape(1, 1, inputs, POINTS * outputs).astype(np.float32),
         ),
-        b=Constant(name=tag(node, "point-bias"), value=point_bias(node, outputs)),
+        b=Constant(name=tag(node, "point-bias"), value=_point_bias(node, outputs)),
         group=POINTS,
     )
 
 
-def point_bias(node: Conv, outputs: int) -> Array:
+def _point_bias(node: Conv, outputs: int) -> Array:
     """Zeros but for one point."""
     bias = np.zeros((POINTS, outputs), np.float32)
     if isinstance(node.b, Constant):
@@ -179,7 +179,7 @@ def point_bias(node: Conv, outputs: int) -> Array:
     return bias.reshape(-1)
 
 
-def products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
+def _products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
     """The products of each point [1, 1, pixels, O]."""
     outputs = node.type.shape[3]
     return [
@@ -196,20 +196,20 @@ def products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
 
 def result(node: Conv, products: Sequence[Node], at: int) -> Elementwise:
     """Result ``at`` of all tiles [1, 1, pixels, O], with the activation of the Conv."""
-    weighted_sum = weigh(tag(node, f"result{at}"), products, SUMS[at])
+    weighted_sum = _weigh(tag(node, f"result{at}"), products, SUMS[at])
     value = weighted_sum.expression
     if node.activation is not None:
         value = node.activation.expression().substitute([value])
     return replace(weighted_sum, expression=clip(value, node.low, node.high).rounded())
 
 
-def weigh(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:
+def _weigh(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:
     """The sum of weighted values, added in the order of their weights' sizes."""
     # Summands in the order of their sizes lose the least by rounding (N. Higham, "Accuracy and
     # Stability of Numerical Algorithms", chapter 4).
     used = [at for at, weight in enumerate(weights) if weight]
     used.sort(key=lambda at: abs(weights[at]))
-    terms = [times(arg(place), weights[at]) for place, at in enumerate(used)]
+    terms = [_times(arg(place), weights[at]) for place, at in enumerate(used)]
     return Elementwise(
         name=name,
         args=tuple(values[at] for at in used),
@@ -218,5 +218,5 @@ def weigh(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementw
     )
 
 
-def times(x: Expr, weight: int) -> Expr:
+def _times(x: Expr, weight: int) -> Expr:
     return x if weight == 1 else call("mul", x, const(weight))

@@ -36,7 +36,7 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     shared: set[Node] = set()
     inputs: list[Input] = []
     for node in graph.nodes:
-        if is_shared(node, shared, batch):
+        if _is_shared(node, shared, batch):
             shared.add(node)
             parts[node] = node
             continue
@@ -69,7 +69,7 @@ def batch_size(graph: Graph) -> int | None:
     return next(iter(lengths))[0]
 
 
-def is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
+def _is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
     """Whether a node is computed of Constants only, as a grid of free sizes is, and has no entry
     for each sample.  ``shared``: those before it."""
     if not node.operands or isinstance(node, External) or _is_repeated(node, batch):

@@ -50,23 +50,23 @@ def fold_symmetric_filters(graph: Graph) -> Graph:
     """Conv(x, w) -> Concat(Conv(x[i] + x[s - i], w[i]), Conv(x[j] - x[s - j], w[j])), i, j < s / 2,
     for float filters of one signal that are even, or odd
     """
-    return unique_names(RewritePass("fold-symmetric-filters", fold_filter)(graph))
+    return unique_names(RewritePass("fold-symmetric-filters", _fold_filter)(graph))
 
 
-def fold_filter(node: Node, uses: Uses) -> Node | None:
+def _fold_filter(node: Node, uses: Uses) -> Node | None:
     """The filters of a bank, even and odd ones apart."""
-    if not isinstance(node, Conv) or not is_plain(node):
+    if not isinstance(node, Conv) or not _is_plain(node):
         return None
     assert isinstance(node.w, Constant)
     w = node.w.value[0, :, 0]
     for total in (len(w), len(w) - 1):
-        parts = symmetric_parts(w, total)
+        parts = _symmetric_parts(w, total)
         if parts is not None:
-            return fold(node, w, parts)
+            return _fold(node, w, parts)
     return None
 
 
-def is_plain(conv: Conv) -> bool:
+def _is_plain(conv: Conv) -> bool:
     """Whether a Conv has many taps over one row of float samples."""
     height, taps, inputs, outputs = conv.w.type.shape
     stride, signal = conv.strides[1], conv.x.type
@@ -106,7 +106,7 @@ class SymmetricPart:
         """The taps without a partner that are not 0: the center, and the first of a period."""
         pairs, channels = self.pairs(w), w[:, self.first : self.end]
         alone = [*range(pairs.start), *range(pairs.stop, self.total // 2 + 1)]
-        return [tap for tap in alone if (abs(channels[tap]) > smallest(w)).any()]
+        return [tap for tap in alone if (abs(channels[tap]) > _smallest(w)).any()]
 
     def weights(self, w: Array) -> Array:
         """The weights of pairs, then of singles [taps, channels]."""
@@ -115,15 +115,15 @@ class SymmetricPart:
         return np.concatenate([shared, channels[self.singles(w)]])
 
 
-def smallest(w: Array) -> float:
+def _smallest(w: Array) -> float:
     """The weights, and differences of weights, that count as 0."""
     return float(abs(w).max()) * TOLERANCE
 
 
-def symmetric_parts(w: Array, total: int) -> list[SymmetricPart] | None:
+def _symmetric_parts(w: Array, total: int) -> list[SymmetricPart] | None:
     """The parts of filters [taps, channels]; None if a filter has no symmetry, or if there are many
     parts."""
-    inner, most = w[total - len(w) + 1 :], smallest(w)
+    inner, most = w[total - len(w) + 1 :], _smallest(w)
     even, odd = ((abs(inner - sign * inner[::-1]) <= most).all(axis=0) for sign in (1, -1))
     parts: list[SymmetricPart] = []
     for channel in range(w.shape[1]):
@@ -138,21 +138,21 @@ def symmetric_parts(w: Array, total: int) -> list[SymmetricPart] | None:
     return parts if len(parts) <= MOST_PARTS else None
 
 
-def fold(node: Conv, w: Array, parts: Sequence[SymmetricPart]) -> Node:
+def _fold(node: Conv, w: Array, parts: Sequence[SymmetricPart]) -> Node:
     """The results of all parts, side by side."""
-    convolutions = tuple(convolve(node, w, part) for part in parts)
+    convolutions = tuple(_convolve(node, w, part) for part in parts)
     joined = Concat(name=tag(node, "channels"), parts=convolutions, axis=3)
     return Reshape(name=node.name, x=joined, shape=node.type.shape)
 
 
-def convolve(node: Conv, w: Array, part: SymmetricPart) -> Conv:
+def _convolve(node: Conv, w: Array, part: SymmetricPart) -> Conv:
     """The channels of a part, as products of sums, of all windows in one row."""
     pairs, singles = part.pairs(w), part.singles(w)
-    rows = samples(node, len(w), f"{part.kind}-rows")
+    rows = _samples(node, len(w), f"{part.kind}-rows")
     sums: list[Node] = [
-        sum_filter_rows(node, rows, run, part) for run in runs(pairs, part.total, node)
+        _sum_filter_rows(node, rows, run, part) for run in _runs(pairs, part.total, node)
     ]
-    sums += [window(node, rows, tap, 1) for tap in singles]
+    sums += [_window(node, rows, tap, 1) for tap in singles]
     joined = Concat(name=tag(node, f"{part.kind}-sums"), parts=tuple(sums), axis=2)
     batch, _, columns, _ = node.type.shape
     channels = slice(part.first, part.end)
@@ -170,7 +170,7 @@ def convolve(node: Conv, w: Array, part: SymmetricPart) -> Conv:
     )
 
 
-def samples(node: Conv, taps: int, role: str) -> Node:
+def _samples(node: Conv, taps: int, role: str) -> Node:
     """The signal in rows of as many samples as the stride has [N, rows, stride]."""
     (batch, _, columns, _), stride = node.type.shape, node.strides[1]
     rows, missing = columns - 1 + -(-taps // stride), -taps % stride
@@ -187,7 +187,7 @@ def samples(node: Conv, taps: int, role: str) -> Node:
     return Reshape(name=tag(node, role), x=x, shape=(batch, rows, stride))
 
 
-def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
+def _runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
     """Parts of the pairs of which both taps lie in one row of samples each."""
     stride = node.strides[1]
     for _, run in groupby(pairs, lambda tap: (tap // stride, (total - tap) // stride)):
@@ -195,10 +195,10 @@ def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
         yield range(taps[0], taps[-1] + 1)
 
 
-def sum_filter_rows(node: Conv, rows: Node, taps: range, part: SymmetricPart) -> Node:
+def _sum_filter_rows(node: Conv, rows: Node, taps: range, part: SymmetricPart) -> Node:
     """x[i] + x[total - i], or the difference, of all windows [N, columns, taps]."""
-    near = window(node, rows, taps.start, len(taps))
-    far = window(node, rows, part.total - taps.start, len(taps), -1)
+    near = _window(node, rows, taps.start, len(taps))
+    far = _window(node, rows, part.total - taps.start, len(taps), -1)
     return Elementwise(
         name=tag(node, f"{part.kind}-{taps.start}"),
         args=(near, far),
@@ -207,7 +207,7 @@ def sum_filter_rows(node: Conv, rows: Node, taps: range, part: SymmetricPart) ->
     )
 
 
-def window(node: Conv, rows: Node, first: int, count: int, step: int = 1) -> Slice:
+def _window(node: Conv, rows: Node, first: int, count: int, step: int = 1) -> Slice:
     """``count`` taps from ``first`` on, of all windows [N, columns, count]."""
     row, start = divmod(first, node.strides[1])
     batch, _, columns, _ = node.type.shape
@@ -224,22 +224,22 @@ def fold_symmetric_products(graph: Graph) -> Graph:
     """x w -> (x[i] + r x[s - i]) w[i, 0::2] beside (x[i] - r x[s - i]) w[i, 1::2], i < s / 2, for
     float matrices with w[s - i, k] = ±(-1)^k r[i] w[i, k]
     """
-    return unique_names(RewritePass("fold-symmetric-products", fold_product)(graph))
+    return unique_names(RewritePass("fold-symmetric-products", _fold_product)(graph))
 
 
-def fold_product(node: Node, uses: Uses) -> Node | None:
+def _fold_product(node: Node, uses: Uses) -> Node | None:
     """The even and the odd columns of a product, interleaved."""
-    if not isinstance(node, Conv) or not is_product(node):
+    if not isinstance(node, Conv) or not _is_product(node):
         return None
     assert isinstance(node.w, Constant)
     w = node.w.value[0, 0]
     if not np.isfinite(w).all():
         return None
-    pairing = next((p for total in totals(w) if (p := Pairing.of(w, total)) is not None), None)
-    return None if pairing is None else interleave(node, w, pairing)
+    pairing = next((p for total in _totals(w) if (p := Pairing.of(w, total)) is not None), None)
+    return None if pairing is None else _interleave(node, w, pairing)
 
 
-def is_product(conv: Conv) -> bool:
+def _is_product(conv: Conv) -> bool:
     """Whether a Conv is a large product of float rows with a constant matrix."""
     height, width, inputs, outputs = conv.w.type.shape
     return (
@@ -255,7 +255,7 @@ def is_product(conv: Conv) -> bool:
     )
 
 
-def totals(w: Array) -> range:
+def _totals(w: Array) -> range:
     """Sums of the numbers of paired rows: all rows, or all but the first or the last one."""
     return range(len(w) - 2, len(w) + 1)
 
@@ -281,9 +281,12 @@ class Pairing:
             return None
         most = abs(w).max() * TOLERANCE
         glance, whole = (
-            (w[rows.start : rows.stop], mirror(w, rows, total)) for rows in (near[:GLANCE], near)
+            (w[rows.start : rows.stop], _mirror(w, rows, total)) for rows in (near[:GLANCE], near)
         )
-        if alternating(*glance, most) is None or (alternation := alternating(*whole, most)) is None:
+        if (
+            _alternating(*glance, most) is None
+            or (alternation := _alternating(*whole, most)) is None
+        ):
             return None
         factors, sign = alternation
         return Pairing(total, near, factors, sign)
@@ -291,16 +294,16 @@ class Pairing:
     def ends(self, w: Array) -> list[int]:
         """Rows before and behind all pairs that are not 0, those behind them first: a period ends
         where it begins."""
-        return present(w, [*range(self.total + 1, len(w)), *range(self.near.start)])
+        return _present(w, [*range(self.total + 1, len(w)), *range(self.near.start)])
 
     def center(self, w: Array) -> list[int]:
         """The row that is its own partner, if it is not 0."""
-        return present(w, [] if self.total % 2 else [self.total // 2])
+        return _present(w, [] if self.total % 2 else [self.total // 2])
 
     def weights(self, w: Array, parity: int) -> Array:
         """Rows of pairs, [pairs, columns of this parity]: the mean of both rows, in the length of
         the longer one."""
-        first, second = w[self.near.start : self.near.stop], mirror(w, self.near, self.total)
+        first, second = w[self.near.start : self.near.stop], _mirror(w, self.near, self.total)
         sign = self.sign * (-1) ** parity
         near, far = self.factors[:, :, None]
         # Least squares over both rows average the rounding of exported cosines.  The larger factor
@@ -309,7 +312,7 @@ class Pairing:
         return np.asarray(both / (near**2 + far**2).clip(1), np.float32)
 
 
-def alternating(first: Array, second: Array, most: float) -> tuple[Array, int] | None:
+def _alternating(first: Array, second: Array, most: float) -> tuple[Array, int] | None:
     """Factors [2, rows] and the sign with which ``first factors[1]`` is ``second factors[0]`` in
     even columns, and its negative in odd ones, up to ``most``."""
     signs = np.where(np.arange(first.shape[1]) % 2, -1.0, 1.0)
@@ -321,21 +324,21 @@ def alternating(first: Array, second: Array, most: float) -> tuple[Array, int] |
     return (factors, sign) if (abs(crossed) <= most).all() else None
 
 
-def present(w: Array, rows: list[int]) -> list[int]:
+def _present(w: Array, rows: list[int]) -> list[int]:
     """The rows that are not 0."""
     return [row for row in rows if abs(w[row]).max() > abs(w).max() * TOLERANCE]
 
 
-def mirror(w: Array, near: range, total: int) -> Array:
+def _mirror(w: Array, near: range, total: int) -> Array:
     """The partners of rows, in float64, which the result of a product with them has, too."""
     return w[total - near.stop + 1 : total - near.start + 1][::-1].astype(np.float64)
 
 
-def interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
+def _interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
     """The even and the odd columns side by side, then in their order."""
     *pixels, columns = node.type.shape
     width = -(-columns // 2)
-    parts = tuple(product(node, w, pairing, parity, width) for parity in (0, 1))
+    parts = tuple(_product(node, w, pairing, parity, width) for parity in (0, 1))
     joined = Concat(name=tag(node, "parities"), parts=parts, axis=3)
     count = pixels[0] * pixels[1] * pixels[2]
     pairs = Reshape(name=tag(node, "pairs"), x=joined, shape=(count, 2, width))
@@ -343,10 +346,10 @@ def interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
     rows = Reshape(name=tag(node, "columns"), x=transposed, shape=(*pixels, 2 * width))
     if columns == 2 * width:
         return replace(rows, name=node.name)
-    return cut(node.name, rows, range(columns))
+    return _cut(node.name, rows, range(columns))
 
 
-def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
+def _product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
     """The columns of a parity, and columns of 0 up to ``width``."""
     columns = w[:, parity::2]
     ends, center = pairing.ends(columns), pairing.center(columns)
@@ -355,10 +358,10 @@ def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> 
     value = np.pad(value, filled)
     kind = ("even", "odd")[parity]
     ends_read, center_read = (
-        [cut(tag(node, f"row-{row}"), node.x, range(row, row + 1)) for row in rows]
+        [_cut(tag(node, f"row-{row}"), node.x, range(row, row + 1)) for row in rows]
         for rows in (ends, center)
     )
-    parts = (*ends_read, sum_product_rows(node, pairing, parity), *center_read)
+    parts = (*ends_read, _sum_product_rows(node, pairing, parity), *center_read)
     sums = Concat(name=tag(node, f"{kind}-sums"), parts=parts, axis=3)
     return replace(
         node,
@@ -367,11 +370,11 @@ def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> 
         w=Constant(
             name=tag(node, f"{kind}-weights"), value=np.ascontiguousarray(value[None, None])
         ),
-        b=bias(node, parity, filled[1]),
+        b=_bias(node, parity, filled[1]),
     )
 
 
-def bias(node: Conv, parity: int, filled: tuple[int, int]) -> Constant | None:
+def _bias(node: Conv, parity: int, filled: tuple[int, int]) -> Constant | None:
     """The bias of the columns of a parity."""
     if node.b is None:
         return None
@@ -380,11 +383,11 @@ def bias(node: Conv, parity: int, filled: tuple[int, int]) -> Constant | None:
     return Constant(name=tag(node, f"bias-{parity}"), value=value)
 
 
-def sum_product_rows(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
+def _sum_product_rows(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
     """Sums or differences of pairs."""
     near = pairing.near
     far = range(pairing.total - near.start, pairing.total - near.stop, -1)
-    sides = [cut(tag(node, f"side-{taps.step}"), node.x, taps) for taps in (near, far)]
+    sides = [_cut(tag(node, f"side-{taps.step}"), node.x, taps) for taps in (near, far)]
     scaled = bool((pairing.factors != 1).any())
     factors = [
         Constant(name=tag(node, f"factors-{side}"), value=np.asarray(values, np.float32))
@@ -399,7 +402,7 @@ def sum_product_rows(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
     )
 
 
-def cut(name: str, x: Node, channels: range) -> Slice:
+def _cut(name: str, x: Node, channels: range) -> Slice:
     """Some channels of an image."""
     return Slice(
         name=name,

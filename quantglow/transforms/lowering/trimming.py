@@ -59,7 +59,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
         return None
     if any(map(is_free, (*node.x.type.shape, *node.type.shape))):
         return None
-    rows, columns = read_offsets(node, 0), read_offsets(node, 1)
+    rows, columns = _read_offsets(node, 0), _read_offsets(node, 1)
     if rows.end - rows.first == rows.count and columns.end - columns.first == columns.count:
         return None
     if not np.isfinite(node.w.value).all():  # An infinite weight times padding is no number.
@@ -75,7 +75,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
     return replace(node, w=w, pads=pads)
 
 
-def read_offsets(conv: Conv, axis: int) -> OffsetRange:
+def _read_offsets(conv: Conv, axis: int) -> OffsetRange:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
@@ -112,12 +112,12 @@ def split_by_padding(node: Node, uses: Uses) -> Node | None:
         return None
     for axis in (0, 1):
         pieces = result_ranges(node, axis)
-        if not pays(pieces, node.w.type.shape[axis]):
+        if not _pays(pieces, node.w.type.shape[axis]):
             continue
         if not np.isfinite(node.w.value).all():
             decline(node, "an infinite weight times padding is no number")
             return None
-        parts = tuple(cut_range(node, axis, piece) for piece in pieces)
+        parts = tuple(_cut_range(node, axis, piece) for piece in pieces)
         return Concat(name=node.name, parts=parts, axis=1 + axis)
     return None
 
@@ -137,7 +137,7 @@ def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     return pieces
 
 
-def pays(pieces: Sequence[ResultRange], taps: int) -> bool:
+def _pays(pieces: Sequence[ResultRange], taps: int) -> bool:
     """Whether a convolution in these pieces needs clearly fewer products."""
     if not 1 < len(pieces) <= MOST_PIECES or any(piece.taps == 0 for piece in pieces):
         return False
@@ -145,7 +145,7 @@ def pays(pieces: Sequence[ResultRange], taps: int) -> bool:
     return products <= MOST_PRODUCTS * taps * sum(piece.length for piece in pieces)
 
 
-def cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
+def _cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     """The convolution of a piece, without padding along the axis."""
     assert isinstance(conv.w, Constant)
     name = tag(conv, f"{('rows', 'columns')[axis]}{piece.begin}")
@@ -156,18 +156,18 @@ def cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     top, left, bottom, right = conv.pads
     residual = conv.residual
     if residual is not None:
-        residual = slice_axis(residual, f"{name}:residual", axis, piece.begin, piece.length)
+        residual = _slice_axis(residual, f"{name}:residual", axis, piece.begin, piece.length)
     return replace(
         conv,
         name=name,
-        x=slice_axis(conv.x, f"{name}:x", axis, start, size),
+        x=_slice_axis(conv.x, f"{name}:x", axis, start, size),
         w=replace(conv.w, name=f"{name}:w", value=weights),
         residual=residual,
         pads=(0, left, 0, right) if axis == 0 else (top, 0, bottom, 0),
     )
 
 
-def slice_axis(x: Node, name: str, axis: int, start: int, size: int) -> Node:
+def _slice_axis(x: Node, name: str, axis: int, start: int, size: int) -> Node:
     """Rows or columns of an image."""
     if size == x.type.shape[1 + axis]:
         return x
@@ -189,27 +189,27 @@ def cut_unread_columns(graph: Graph) -> Graph:
     """Slice(Conv(x)) -> Slice(Conv(Slice(x))) if all readers of the Conv, or of a Reshape without
     an axis of size 1 behind it, are Slices that leave out the same columns
     """
-    cuts = dict(entry for node in graph.nodes for entry in cuts_at(node, graph))
+    cuts = dict(entry for node in graph.nodes for entry in _cuts_at(node, graph))
     if not cuts:
         return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = tuple(new[operand] for operand in node.operands)
         if node in cuts:
-            new[node] = cut(node, operands, cuts[node])
+            new[node] = _cut(node, operands, cuts[node])
         else:
             new[node] = node if operands == node.operands else node.with_operands(operands)
     return graph.with_outputs(new[node] for _, node in graph.outputs)
 
 
-def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
+def _cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
     """A Conv of which columns are left out, and what reads it, each with the columns."""
     if not isinstance(conv, Conv) or any(conv.pads) or conv.residual is not None:
         return
     reshape, axis, readers = None, WIDTH, graph.users[conv]
     if len(readers) == 1 and isinstance(readers[0], Reshape):
         reshape = readers[0]
-        axis, readers = kept_axis(conv.type.shape, reshape.shape), graph.users[reshape]
+        axis, readers = _kept_axis(conv.type.shape, reshape.shape), graph.users[reshape]
     slices = [node for node in readers if isinstance(node, Slice)]
     outputs = {node for _, node in graph.outputs}
     if not slices or len(slices) < len(readers) or outputs & {conv, reshape} or axis < 0:
@@ -224,7 +224,7 @@ def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
         yield from ((node, ColumnRange(axis, first, count)) for node in (reshape, *slices) if node)
 
 
-def kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
+def _kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
     """The axis of columns in ``squeezed``, ``shape`` without an axis of size 1; -1 if it is not."""
     if len(squeezed) == len(shape) - 1 and shape[WIDTH] != 1:
         for axis, size in enumerate(shape):
@@ -233,18 +233,18 @@ def kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
     return -1
 
 
-def cut(node: Node, operands: tuple[Node, ...], columns: ColumnRange) -> Node:
+def _cut(node: Node, operands: tuple[Node, ...], columns: ColumnRange) -> Node:
     """A node of a chain for the columns that are read."""
     if isinstance(node, Conv):
-        return node.with_operands((read_by(node, operands[0], columns), *operands[1:]))
+        return node.with_operands((_read_by(node, operands[0], columns), *operands[1:]))
     if isinstance(node, Reshape):
-        return replace(node, x=operands[0], shape=change(node.shape, columns.axis, columns.count))
+        return replace(node, x=operands[0], shape=_change(node.shape, columns.axis, columns.count))
     assert isinstance(node, Slice)
     start = node.starts[columns.axis] - columns.first
-    return replace(node, x=operands[0], starts=change(node.starts, columns.axis, start))
+    return replace(node, x=operands[0], starts=_change(node.starts, columns.axis, start))
 
 
-def read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
+def _read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
     """The columns of x from which those of the result are computed."""
     (n, h, _, c), stride = x.type.shape, conv.strides[1]
     reach = (conv.w.type.shape[1] - 1) * conv.dilations[1]
@@ -257,5 +257,5 @@ def read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
     )
 
 
-def change(items: tuple[Item, ...], at: int, item: Item) -> tuple[Item, ...]:
+def _change(items: tuple[Item, ...], at: int, item: Item) -> tuple[Item, ...]:
     return (*items[:at], item, *items[at + 1 :])

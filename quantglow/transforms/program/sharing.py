@@ -39,14 +39,14 @@ def share_in_place(program: Program) -> Program:
         if not isinstance(step, Compute):
             continue
         out = step.output
-        for view in in_place_candidates(step):
+        for view in _in_place_candidates(step):
             if out.buffer in renamed:
                 break
             if last_use[view.buffer] != index:
                 decline(out.buffer.name, f"{view.buffer} is read later")
             elif first_use[out.buffer] != index:
                 decline(out.buffer.name, "another step has written a part of it")
-            elif not interchangeable(view, out):
+            elif not _interchangeable(view, out):
                 decline(out.buffer.name, f"{view} cannot stand for {out}")
             else:
                 renamed[out.buffer] = renamed.get(view.buffer, view.buffer)
@@ -62,11 +62,11 @@ def share_in_place(program: Program) -> Program:
 def replaceable(step: Compute) -> list[Buffer]:
     """Buffers of operands that the result takes over if they die in this step, and if nothing wrote
     to its own before."""
-    candidates = in_place_candidates(step)
-    return [view.buffer for view in candidates if interchangeable(view, step.output)]
+    candidates = _in_place_candidates(step)
+    return [view.buffer for view in candidates if _interchangeable(view, step.output)]
 
 
-def in_place_candidates(step: Compute) -> list[View]:
+def _in_place_candidates(step: Compute) -> list[View]:
     """Operand views that the result may replace: all readers of that buffer permit it."""
     positions = in_place_positions(step.op)
     return [
@@ -81,7 +81,7 @@ def in_place_candidates(step: Compute) -> list[View]:
     ]
 
 
-def interchangeable(view: View, out: View) -> bool:
+def _interchangeable(view: View, out: View) -> bool:
     """Whether two views are the same part of temporaries of equal size."""
     return (
         view.buffer.kind is BufferKind.TEMP
@@ -134,7 +134,7 @@ def _is_needless(
         return False
     src, dst, end = copy.src, copy.dst, body.index(copy)
     writers = [i for i, step in enumerate(body) if _writes(step, src.buffer)]
-    if src.advance or dst.advance or not interchangeable(src, dst) or len(writers) != 1:
+    if src.advance or dst.advance or not _interchangeable(src, dst) or len(writers) != 1:
         return False
     producer = body[writers[0]]
     # The old value in ``dst`` must be dead once the producer runs: other steps that touch it come
@@ -151,8 +151,8 @@ def _is_needless(
 def _in_place(step: Compute, dst: View) -> bool:
     """Whether a step may write its result over this operand."""
     read = [view for view in step.inputs if view.buffer is dst.buffer]
-    allowed = in_place_candidates(step)
-    return all(view in allowed and interchangeable(view, step.output) for view in read)
+    allowed = _in_place_candidates(step)
+    return all(view in allowed and _interchangeable(view, step.output) for view in read)
 
 
 def _writes(step: Instruction, buffer: Buffer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import vector
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Type, vector
 from tests.matrix.plain_ir.text import narrowed, shuffled
 
 PREFIX = "llvm.aarch64.neon."
@@ -25,7 +25,7 @@ def products(extend: str, left: Sequence[int], right: Sequence[int], count: int)
     return f"define internal {QUADS} @NAME{head} nounwind {{\n{text}  ret {QUADS} {total}\n}}\n"
 
 
-def widened_product(lanes: int, element: str, wide: str) -> str:
+def widened_product(lanes: int, element: Type, wide: Type) -> str:
     kind, result = vector(lanes, element), vector(lanes, wide)
     return f"""define internal {result} @NAME({kind} %x, {kind} %y) nounwind {{
   %a = sext {kind} %x to {result}
@@ -69,7 +69,7 @@ def look_up(extended: bool) -> str:
 
 
 def rounded(lanes: int) -> str:
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     suffix = f"v{lanes}f32" if lanes > 1 else "f32"
     result = f"v{lanes}i32" if lanes > 1 else "i32"
     return f"""define internal {ints} @NAME({kind} %x) nounwind {{
@@ -88,11 +88,11 @@ MEANINGS = {
     "sdot.v4i32.v16i8": products("sext", EACH, EACH, 4),
     "usdot.v4i32.v16i8": products("zext", EACH, EACH, 4),
     "smmla.v4i32.v16i8": products("sext", *BLOCKS, 8),
-    "smull.v8i16": widened_product(8, "i8", "i16"),
-    "smull.v4i32": widened_product(4, "i16", "i32"),
-    "sqxtn.v4i16": narrowed(4, "i16", "i32", -(2**15), 2**15 - 1),
-    "sqxtn.v8i8": narrowed(8, "i8", "i16", -128, 127),
-    "sqxtun.v8i8": narrowed(8, "i8", "i16", 0, 255),
+    "smull.v8i16": widened_product(8, I8, I16),
+    "smull.v4i32": widened_product(4, I16, I32),
+    "sqxtn.v4i16": narrowed(4, I16, I32, -(2**15), 2**15 - 1),
+    "sqxtn.v8i8": narrowed(8, I8, I16, -128, 127),
+    "sqxtun.v8i8": narrowed(8, I8, I16, 0, 255),
     "addp.v4i32": neighbors(
         f"{QUADS} %x, {QUADS} %y", ADDP, "<8 x i32>", "bitcast {part} %h{half} to " + QUADS
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import vector
+from quantglow.codegen.llvm.values import I8, I32, vector
 
 PREFIX = "llvm.arm."
 
@@ -76,7 +76,7 @@ VCVTN = """define internal <4 x i32> @NAME(i32, <4 x float> %x) nounwind {
 """
 
 IN_TURN = [16 * vector + i for i in range(16) for vector in range(4)]
-BYTES, WORDS, LONG = vector(16, "i8"), vector(4, "i32"), vector(32, "i8")
+BYTES, WORDS, LONG = vector(16, I8), vector(4, I32), vector(32, I8)
 VST4 = f"""define internal void @NAME(ptr %p,
     {BYTES} %a, {BYTES} %b, {BYTES} %c, {BYTES} %d, i32) nounwind {{
   %ab = shufflevector {BYTES} %a, {BYTES} %b, <32 x i32> {mask(range(32))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.codegen.llvm.builder import splat, vector
+from quantglow.codegen.llvm.values import FLOAT, I1, I32, splat, vector
 
 PREFIX = "llvm.lrint."
 GREATEST = 2**31 - 1
@@ -10,9 +10,9 @@ GREATEST = 2**31 - 1
 
 def converted(lanes: int) -> str:
     """``vfcvt.x.f.v``: saturates, and makes the greatest integer of NaN."""
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     number, result = (f"v{lanes}{x}" for x in ("f32", "i32"))
-    bits = vector(lanes, "i1")
+    bits = vector(lanes, I1)
     return f"""define internal {ints} @NAME({kind} %x) nounwind {{
   %r = call {kind} @llvm.roundeven.{number}({kind} %x)
   %i = call {ints} @llvm.fptosi.sat.{result}.{number}({kind} %r)

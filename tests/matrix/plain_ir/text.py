@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import vector
+from quantglow.codegen.llvm.values import Type, vector
 
 
 def shuffled(name: str, kind: str, value: str, order: Sequence[int]) -> str:
@@ -14,7 +14,7 @@ def shuffled(name: str, kind: str, value: str, order: Sequence[int]) -> str:
     )
 
 
-def narrowed(lanes: int, element: str, wide: str, low: int, high: int) -> str:
+def narrowed(lanes: int, element: Type, wide: Type, low: int, high: int) -> str:
     kind, result = vector(lanes, wide), vector(lanes, element)
     text = f"define internal {result} @NAME({kind} %x) nounwind {{\n"
     value = "%x"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantglow.codegen.llvm.values import I8, I16, I32, Type
 from tests.matrix.plain_ir.text import narrowed, shuffled
 
 PREFIX = "llvm.wasm."
@@ -20,7 +21,7 @@ def dot() -> str:
     return text + "  %r = add <4 x i32> %even, %odd\n  ret <4 x i32> %r\n}\n"
 
 
-def both_narrowed(lanes: int, element: str, wide: str, limits: tuple[int, int]) -> str:
+def both_narrowed(lanes: int, element: Type, wide: Type, limits: tuple[int, int]) -> str:
     """Two vectors of ``lanes`` saturated, one after the other."""
     kind = f"<{lanes} x {wide}>"
     inner = narrowed(2 * lanes, element, wide, *limits)
@@ -34,8 +35,8 @@ def both_narrowed(lanes: int, element: str, wide: str, limits: tuple[int, int]) 
 
 MEANINGS = {
     "dot": dot(),
-    "narrow.signed.v8i16.v4i32": both_narrowed(4, "i16", "i32", (-(2**15), 2**15 - 1)),
-    "narrow.signed.v16i8.v8i16": both_narrowed(8, "i8", "i16", (-128, 127)),
-    "narrow.unsigned.v16i8.v8i16": both_narrowed(8, "i8", "i16", (0, 255)),
+    "narrow.signed.v8i16.v4i32": both_narrowed(4, I16, I32, (-(2**15), 2**15 - 1)),
+    "narrow.signed.v16i8.v8i16": both_narrowed(8, I8, I16, (-128, 127)),
+    "narrow.unsigned.v16i8.v8i16": both_narrowed(8, I8, I16, (0, 255)),
 }
 """Functions called NAME, by the intrinsic below ``llvm.wasm``."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from quantglow.codegen.llvm.array_kernels.elements import mapped
-from quantglow.codegen.llvm.builder import Builder, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.compiler import assembly
 from quantglow.codegen.llvm.isa.cortex_m.instructions import with_ordered_comparisons
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.targets import level_target
+from quantglow.codegen.llvm.values import FLOAT, vector
 from quantglow.ir.ops.expression import arg, call
 from tools.function_accuracy import FUNCTIONS
 
@@ -25,10 +26,10 @@ def comparison(predicate: str, x: str, y: str) -> str:
     """The assembly of one comparison; an operand is ``vector``, ``number`` or a literal."""
     b = Builder(index=TARGET.isa.index)
     source, destination = b.kernel(2)
-    kind = vector(LANES, "float")
+    kind = vector(LANES, FLOAT)
     known = {
         "vector": b.load(kind, source),
-        "number": b.broadcast(LANES, "float", b.load("float", b.at(source, 64))),
+        "number": b.broadcast(LANES, FLOAT, b.load(FLOAT, b.at(source, 64))),
     }
     left, right = (known.get(name, f"splat (float {name})") for name in (x, y))
     chosen = b.compare(predicate, kind, left, right)
@@ -52,8 +53,8 @@ def test_a_maximum_with_a_constant_is_no_operand_that_may_be_nan() -> None:
     """The second limit of a quantizer costs no instruction."""
     b = Builder(index=TARGET.isa.index)
     (pointer,) = b.kernel(1)
-    value = b.load(vector(LANES, "float"), pointer)
-    b.store(vector(LANES, "float"), vectors.clip_float(b, LANES, value, -3.0, 3.0), pointer)
+    value = b.load(vector(LANES, FLOAT), pointer)
+    b.store(vector(LANES, FLOAT), vectors.clip_float(b, LANES, value, -3.0, 3.0), pointer)
     text = b.finish()
     assert with_ordered_comparisons(text) == text
 

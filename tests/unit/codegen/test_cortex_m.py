@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.compiler import assembly
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.isa.cortex_m.instructions import LEVELS
 from quantglow.codegen.llvm.targets import level_target, resolve
+from quantglow.codegen.llvm.values import FLOAT, I32, Value
 from quantglow.runtime.jit.library import addresses
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
@@ -60,8 +61,8 @@ def integers_of(emit: Callable[[Builder, Value, Value], Value], x: Array, y: Arr
     out, left, right = b.kernel(3)
     with b.loop("%begin", "%end") as index:
         at = b.mul(index, 4)
-        operands = (b.load("i32", b.at(pointer, at)) for pointer in (left, right))
-        b.store("i32", emit(b, *operands), b.at(out, at))
+        operands = (b.load(I32, b.at(pointer, at)) for pointer in (left, right))
+        b.store(I32, emit(b, *operands), b.at(out, at))
     array = np.zeros(x.size, np.int32)
     pointers = np.array([array.ctypes.data for array in (array, x, y)], np.uint64)
     (address,) = addresses(resolve("native"), [b.finish()])
@@ -70,12 +71,12 @@ def integers_of(emit: Callable[[Builder, Value, Value], Value], x: Array, y: Arr
 
 
 def requantized(b: Builder, total: Value, scale: Value) -> Value:
-    scale = b.cast("bitcast", "i32", scale, "float")
+    scale = b.cast("bitcast", I32, scale, FLOAT)
     return level_target(SMALLEST).isa.requantized(b, 1, total, scale)
 
 
 def rounded(b: Builder, bits: Value, _: Value) -> Value:
-    return level_target(SMALLEST).isa.round_to_int(b, 1, b.cast("bitcast", "i32", bits, "float"))
+    return level_target(SMALLEST).isa.round_to_int(b, 1, b.cast("bitcast", I32, bits, FLOAT))
 
 
 SUMS = arrays(np.int32, 64, elements=st.one_of(

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
-from quantglow.codegen.llvm.builder import f32 as literal
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.isa.cortex_m import float_arithmetic as float_routines
 from quantglow.codegen.llvm.isa.cortex_m import float_functions
@@ -19,6 +18,8 @@ from quantglow.codegen.llvm.isa.interface import InstructionSet, Steps
 from quantglow.codegen.llvm.kernels.vector import math_functions as mathfun
 from quantglow.codegen.llvm.kernels.vector.scalars import VECTOR_FUNCTIONS
 from quantglow.codegen.llvm.targets import level_target, resolve
+from quantglow.codegen.llvm.values import FLOAT, I1, I32, Value, splat, vector
+from quantglow.codegen.llvm.values import f32 as literal
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.ops import Sigmoid, Tanh
@@ -69,8 +70,8 @@ def executed(name: str, *operands: Array) -> Array:
     out, *pointers = b.kernel(1 + len(operands))
     with b.loop("%begin", "%end") as index:
         at = b.mul(index, 4)
-        values = ", ".join(f"i32 {b.load('i32', b.at(pointer, at))}" for pointer in pointers)
-        b.store("i32", b.emit(f"call i32 @{name}({values})"), b.at(out, at))
+        values = ", ".join(f"i32 {b.load(I32, b.at(pointer, at))}" for pointer in pointers)
+        b.store(I32, b.emit(I32, f"call i32 @{name}({values})"), b.at(out, at))
     ours = re.sub(r"^define dso_local ", "define internal ", texts, flags=re.MULTILINE)
     (address,) = addresses(resolve("native"), [f"{ours}\n{b.finish()}"])
     array = np.zeros(operands[0].size, np.uint32)
@@ -202,8 +203,8 @@ def of_patterns(steps: Steps, x: Array) -> Array:
     out, pointer = b.kernel(2)
     with b.loop("%begin", "%end") as index:
         at = b.mul(index, 4)
-        value = b.load("float", b.at(pointer, at))
-        b.store("float", steps(b, 1, value), b.at(out, at))
+        value = b.load(FLOAT, b.at(pointer, at))
+        b.store(FLOAT, steps(b, 1, value), b.at(out, at))
     (address,) = addresses(resolve("native"), [b.finish()])
     array = np.zeros(x.size, np.uint32)
     places = np.array([array.ctypes.data for array in (array, x)], np.uint64)
@@ -222,8 +223,8 @@ def test_scaled_sums_are_those_of_float_steps() -> None:
     out, left, right = b.kernel(3)
     with b.loop("%begin", "%end") as index:
         at = b.mul(index, 4)
-        operands = b.load("i32", b.at(left, at)), b.load("float", b.at(right, at))
-        b.store("float", level_target("cortex-m0plus").isa.scaled(b, 1, *operands), b.at(out, at))
+        operands = b.load(I32, b.at(left, at)), b.load(FLOAT, b.at(right, at))
+        b.store(FLOAT, level_target("cortex-m0plus").isa.scaled(b, 1, *operands), b.at(out, at))
     (address,) = addresses(resolve("native"), [b.finish()])
     sums, actual = sums.astype(np.int32), np.zeros(sums.size, np.float32)
     places = np.array([array.ctypes.data for array in (actual, sums, scales)], np.uint64)
@@ -248,7 +249,7 @@ def test_comparisons_with_constants_are_those_of_floats(
     x, _ = bits_of_pairs(5)
     x = x[: x.size // 4 * 4]
     compare = {"olt": np.less, "ogt": np.greater, "ole": np.less_equal}[predicate]
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     changed = 0
     for limit in LIMITS:
         b = Builder()
@@ -257,7 +258,7 @@ def test_comparisons_with_constants_are_those_of_floats(
             at = b.mul(index, 4)
             pair = b.load(kind, b.at(pointer, at)), splat(kind, literal(limit))
             bit = b.compare(predicate, kind, *(pair[::-1] if is_first else pair))
-            b.store(ints, b.cast("zext", vector(lanes, "i1"), bit, ints), b.at(out, at))
+            b.store(ints, b.cast("zext", vector(lanes, I1), bit, ints), b.at(out, at))
         text = level_target("cortex-m0plus").isa.legal(b.finish())
         changed += "icmp ult" in text
         (address,) = addresses(resolve("native"), [text])

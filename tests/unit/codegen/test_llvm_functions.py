@@ -14,6 +14,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.compiler import assembly
 from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
 from quantglow.codegen.llvm.targets import LEVELS, level_target, resolve, runs_here
+from quantglow.codegen.llvm.values import FLOAT, vector
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.ops import Elementwise
@@ -139,7 +140,7 @@ def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     """
     b = Builder()
     source, destination = b.kernel(2)
-    kind = "float" if lanes == 1 else f"<{lanes} x float>"
+    kind = vector(lanes, FLOAT)
     operands = [b.load(kind, source), b.load(kind, b.at(source, 64))]
     scalars = Scalars(b, level_target(target), lanes, operands, (DType.F32, DType.F32))
     expressions = [call(name, arg(0)) for name in FUNCTIONS]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.codegen.llvm.builder import Builder, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernels.vector.vectors import divides_exactly, quotient
 from quantglow.codegen.llvm.targets import resolve, runs_here
+from quantglow.codegen.llvm.values import FLOAT, vector
 from quantglow.runtime.jit.library import addresses
 from quantglow.support.arrays import Array
 
@@ -30,7 +31,7 @@ def quotients(x: Array, divisor: float, target: str, limit: int) -> Array:
     lanes = resolve(target).f32_lanes
     b = Builder()
     y_at, x_at = b.kernel(2)
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     with b.loop("%begin", "%end") as item:
         offset = b.mul(item, 4 * lanes)
         value = quotient(b, lanes, b.load(kind, b.at(x_at, offset)), divisor, (-limit, limit))

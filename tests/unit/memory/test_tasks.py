@@ -8,7 +8,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import Abs, Add, Loop, Pad, Relu, Reshape, Tanh
 from quantglow.ir.types import f32
-from quantglow.memory.exact_order import best_order, peak_bound
+from quantglow.memory.schedule import best_order, peak_bound
 from quantglow.memory.tasks import Tasks, build_tasks, members
 from quantglow.transforms.program.generate import generate_by_node
 from tests.support.builder import Builder

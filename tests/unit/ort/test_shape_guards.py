@@ -185,8 +185,8 @@ def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
         "{ y = Identity (n) }"
     )
     body = onnx.parser.parse_graph(
-        "body (int64 trip, bool holds, float[2] x0) => (bool on, float[2] x1, int64 number) "
-        "{ on = Identity (holds) x1 = Relu (x0) number = Identity (trip) }"
+        "body (int64 trip, bool holds, float[2] x0) => (bool on, float[2] x1, int64 "
+        "number) { on = Identity (holds) x1 = Relu (x0) number = Identity (trip) }"
     )
     loop = helper.make_node("Loop", ["n", "", "x"], ["", "y"], body=body)
     graph.graph.node[0].CopyFrom(loop)

@@ -14,7 +14,7 @@ from quantglow.cli.main import parser
 from quantglow.evaluation.layer_speed import LayerSpeed
 from quantglow.quantization.plan.scope import match_names
 from quantglow.report import CodeUse, LayerAccuracy
-from quantglow.report.advice import (
+from quantglow.report.sections import (
     CLIP,
     GOOD_DB,
     GOOD_LOCAL_DB,

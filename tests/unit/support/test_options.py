@@ -15,8 +15,8 @@ import quantglow as qg
 from quantglow.api.compile import CompileArguments
 from quantglow.api.load import LoadArguments
 from quantglow.api.pipeline.request import QuantizationArguments, QuantizationRequest
+from quantglow.cli.arguments import option_flags, option_values
 from quantglow.cli.flags import file_words
-from quantglow.cli.options import option_flags, option_values
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.options import (
     COUNT,

@@ -18,9 +18,11 @@ from quantglow.codegen.llvm.array_kernels.operands import (
     indices,
     smaller,
 )
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece, load, store
+from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, vector
+from quantglow.ir.types import DType
 
 IMAGE_SIZES = 7
 """Sizes of ``padded``: lines of an image of the result; lines of an image of x; lines above these;
@@ -37,14 +39,14 @@ WINDOW_SIZES = 6
 pixel of the result; outputs; pixels.  int64."""
 
 
-def padded(target: Target, element: str) -> str:
+def padded(target: Target, dtype: DType) -> str:
     """Pointers: x, result float32, sizes, and a zero point, float32.  Items: lines of all images of
-    the result.  ``element``: the type of x, f32 or of 8 bits; f32 has no zero point."""
+    the result.  ``dtype``: the type of x, f32 or of 8 bits; f32 has no zero point."""
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, result, sizes, zero_points = b.kernel(4)
     height, own_height, top, left, count, width, pitch = indices(b, sizes, IMAGE_SIZES)
-    nbytes = FLOAT_NBYTES if element == "f32" else 1
+    nbytes = FLOAT_NBYTES if dtype is DType.F32 else 1
     zero_point = vectors.number(zero_points)
 
     with b.loop("%begin", "%end") as item:
@@ -57,15 +59,15 @@ def padded(target: Target, element: str) -> str:
         row = b.at(result, b.mul(b.mul(item, width), FLOAT_NBYTES))
 
         def clear(index: Value, piece: Piece) -> None:
-            store(b, "float", piece, "zeroinitializer", b.at(row, b.mul(index, FLOAT_NBYTES)))
+            store(b, FLOAT, piece, "zeroinitializer", b.at(row, b.mul(index, FLOAT_NBYTES)))
 
         def copy(index: Value, piece: Piece) -> None:
             place = b.at(source, b.mul(b.op("sub", b.index, index, left), nbytes))
-            value = load(b, ELEMENTS[element], piece, place)
-            if element != "f32":
-                value = _real(vectors, value, element)
+            value = load(b, ELEMENTS[dtype], piece, place)
+            if dtype is not DType.F32:
+                value = _real(vectors, value, dtype is not DType.U8)
                 value = b.op("fsub", vectors.kind, value, zero_point)
-            store(b, "float", piece, value, b.at(row, b.mul(index, FLOAT_NBYTES)))
+            store(b, FLOAT, piece, value, b.at(row, b.mul(index, FLOAT_NBYTES)))
 
         vectors.each("0", left, clear)
         vectors.each(left, stop, copy)
@@ -73,11 +75,11 @@ def padded(target: Target, element: str) -> str:
     return b.finish()
 
 
-def _real(vectors: Vectors, value: Value, element: str) -> Value:
+def _real(vectors: Vectors, value: Value, signed: bool) -> Value:
     """8-bit integers as float32."""
-    b, whole = vectors.b, vector(vectors.lanes, "i32")
-    extend = "zext" if element == "u8" else "sext"
-    longer = b.cast(extend, vector(vectors.lanes, "i8"), value, whole)
+    b, whole = vectors.b, vector(vectors.lanes, I32)
+    extend = "sext" if signed else "zext"
+    longer = b.cast(extend, vector(vectors.lanes, I8), value, whole)
     return b.cast("sitofp", whole, longer, vectors.kind)
 
 
@@ -126,7 +128,7 @@ class _Tiles:
     def end_of(self, total: Value, bias: Value, piece: Piece, pointer: Value) -> None:
         """Add the bias, apply the bounds, store."""
         total = self.b.op("fadd", self.vectors.kind, total, bias)
-        store(self.b, "float", piece, self.vectors.bounded(total, self.low, self.high), pointer)
+        store(self.b, FLOAT, piece, self.vectors.bounded(total, self.low, self.high), pointer)
 
 
 def dense(target: Target) -> str:
@@ -148,10 +150,10 @@ def dense(target: Target) -> str:
         with b.loop("0", depth) as row:
             source = b.at(b.at(tiles.w, at), b.mul(row, tiles.w_pitch))
             for part, place in zip(parts, places, strict=True):
-                column = load(b, "float", part, b.at(source, place))
+                column = load(b, FLOAT, part, b.at(source, place))
                 b.store(kind, column, b.at(b.at(panel, b.mul(row, nbytes)), place))
         source = b.at(tiles.bias, at)
-        biases = [load(b, "float", p, b.at(source, o)) for p, o in zip(parts, places, strict=True)]
+        biases = [load(b, FLOAT, p, b.at(source, o)) for p, o in zip(parts, places, strict=True)]
         with b.loop("0", tiles.end, tiles.pixels) as start:
             rows = tiles.rows(start)
             sums = _dense_sums(tiles, tiles.addresses(tiles.x, rows), panel, places)
@@ -170,7 +172,7 @@ def _dense_sums(
     b, vectors = tiles.b, tiles.vectors
     kind, nbytes = vectors.kind, VECTORS * vectors.nbytes
     zeros = [(kind, "zeroinitializer")] * (len(windows) * VECTORS)
-    taps = b.begin_while(tiles.tap_count, [*zeros, ("ptr", panel)])
+    taps = b.begin_while(tiles.tap_count, [*zeros, (PTR, panel)])
     tap = tiles.tap(taps.index)
     values = [b.at(window, tap) for window in windows]
     *sums, weights = taps.carried
@@ -204,14 +206,14 @@ def depthwise(target: Target) -> str:
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels
             channels = [b.at(window, at) for window in windows]
             taps = b.begin_while(tiles.tap_count, zeros)
-            w = load(b, "float", part, b.at(b.at(tiles.w, at), b.mul(taps.index, tiles.w_pitch)))
+            w = load(b, FLOAT, part, b.at(b.at(tiles.w, at), b.mul(taps.index, tiles.w_pitch)))
             tap = tiles.tap(taps.index)
             sums = [
-                vectors.multiply_add(load(b, "float", part, b.at(window, tap)), w, total)
+                vectors.multiply_add(load(b, FLOAT, part, b.at(window, tap)), w, total)
                 for window, total in zip(channels, taps.carried, strict=True)
             ]
             sums = b.end_while(taps, sums)
-            bias = load(b, "float", part, b.at(tiles.bias, at))
+            bias = load(b, FLOAT, part, b.at(tiles.bias, at))
             for result, total in zip(results, sums, strict=True):
                 tiles.end_of(total, bias, part, b.at(result, at))
 

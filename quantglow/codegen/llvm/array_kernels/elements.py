@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from quantglow.codegen.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors, indices
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, load, rint, store
+from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I8, I32, Value, f32, splat, vector
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.types import DType
 
@@ -22,9 +23,9 @@ def mapped(target: Target, function: Expr) -> str:
 
     def map_some(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
-        operands = [load(b, "float", piece, b.at(x, at)), *others]
+        operands = [load(b, FLOAT, piece, b.at(x, at)), *others]
         scalars = Scalars(b, target, vectors.lanes, operands, [DType.F32] * count)
-        store(b, "float", piece, scalars.value(function), b.at(result, at))
+        store(b, FLOAT, piece, scalars.value(function), b.at(result, at))
 
     vectors.each("%begin", "%end", map_some)
     return b.finish()
@@ -42,11 +43,11 @@ def quotients(target: Target) -> str:
 
         def divide(column: Value, piece: Piece) -> None:
             at = b.mul(column, FLOAT_NBYTES)
-            pair = [load(b, "float", piece, b.at(p, at)) for p in (b.at(x, start), divisors)]
+            pair = [load(b, FLOAT, piece, b.at(p, at)) for p in (b.at(x, start), divisors)]
             value = b.op("fdiv", vectors.kind, *pair)
             is_larger = b.compare("ogt", vectors.kind, value, high)
             value = b.select(vectors.kind, is_larger, high, value)
-            store(b, "float", piece, value, b.at(b.at(result, start), at))
+            store(b, FLOAT, piece, value, b.at(b.at(result, start), at))
 
         vectors.each("0", columns, divide)
     return b.finish()
@@ -58,19 +59,19 @@ def missing_sums(target: Target) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     targets, sums, bounds = b.kernel(3)
-    kind, mask = vectors.kind, f"<{vectors.lanes} x i1>"
+    kind, mask = vectors.kind, vector(vectors.lanes, I1)
     low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * place)) for place in range(2))
 
     def subtract(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
-        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (targets, sums)]
+        pair = [load(b, FLOAT, piece, b.at(pointer, at)) for pointer in (targets, sums)]
         sides = []
         for predicate, bound in (("ole", low), ("oge", high)):
             one, other = (b.compare(predicate, kind, value, bound) for value in pair)
             sides.append(b.op("and", mask, one, other))
         missing = b.op("fsub", kind, *pair)
         missing = b.select(kind, b.op("or", mask, *sides), splat(kind, f32(0.0)), missing)
-        store(b, "float", piece, missing, b.at(sums, at))
+        store(b, FLOAT, piece, missing, b.at(sums, at))
 
     vectors.each("%begin", "%end", subtract)
     return b.finish()
@@ -100,8 +101,8 @@ def rounded_reals(target: Target) -> str:
 
     def round_some(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
-        value = load(b, "float", piece, b.at(x, at))
-        store(b, "float", piece, rounded(vectors, value, scale, low, high), b.at(result, at))
+        value = load(b, FLOAT, piece, b.at(x, at))
+        store(b, FLOAT, piece, rounded(vectors, value, scale, low, high), b.at(result, at))
 
     vectors.each("%begin", "%end", round_some)
     return b.finish()
@@ -122,7 +123,7 @@ def integers_with_residual(target: Target) -> str:
 def _integers(target: Target, has_residual: bool) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
-    lanes, kind, whole = vectors.lanes, vectors.kind, vector(vectors.lanes, "i32")
+    lanes, kind, whole = vectors.lanes, vectors.kind, vector(vectors.lanes, I32)
     pointers = b.kernel(9 if has_residual else 6)
     sums, bias, scales, bounds, result, sizes = pointers[:6]
     low, high, zero_point = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
@@ -132,25 +133,25 @@ def _integers(target: Target, has_residual: bool) -> str:
         def end_some(channel: Value, piece: Piece) -> None:
             place = b.add(b.mul(row, channels), channel)
             at, float_place = b.mul(channel, FLOAT_NBYTES), b.mul(place, FLOAT_NBYTES)
-            total = b.cast("fptosi", kind, load(b, "float", piece, b.at(sums, float_place)), whole)
-            total = b.op("add", whole, total, load(b, "i32", piece, b.at(bias, at)))
-            scale = load(b, "float", piece, b.at(scales, at))
+            total = b.cast("fptosi", kind, load(b, FLOAT, piece, b.at(sums, float_place)), whole)
+            total = b.op("add", whole, total, load(b, I32, piece, b.at(bias, at)))
+            scale = load(b, FLOAT, piece, b.at(scales, at))
             value = b.op("fmul", kind, b.cast("sitofp", whole, total, kind), scale)
             if has_residual:
                 residual, turn, less_and_ratio = pointers[6:]
-                addend = load(b, "i8", piece, b.at(residual, place))
-                turned = b.broadcast(lanes, "i8", b.load("i8", turn, align=1))
-                addend = b.op("xor", vector(lanes, "i8"), addend, turned)
-                longer = b.cast("zext", vector(lanes, "i8"), addend, whole)
+                addend = load(b, I8, piece, b.at(residual, place))
+                turned = b.broadcast(lanes, I8, b.load(I8, turn, align=1))
+                addend = b.op("xor", vector(lanes, I8), addend, turned)
+                longer = b.cast("zext", vector(lanes, I8), addend, whole)
                 steps = b.cast("uitofp", whole, longer, kind)
                 steps = b.op("fsub", kind, steps, vectors.number(less_and_ratio))
                 ratio = vectors.number(b.at(less_and_ratio, FLOAT_NBYTES))
                 value = b.op("fadd", kind, value, b.op("fmul", kind, steps, ratio))
             value = b.op("fadd", kind, _clipped(vectors, value, low, high), zero_point)
             quantized = b.cast(
-                "trunc", whole, b.cast("fptosi", kind, value, whole), vector(lanes, "i8")
+                "trunc", whole, b.cast("fptosi", kind, value, whole), vector(lanes, I8)
             )
-            store(b, "i8", piece, quantized, b.at(result, place))
+            store(b, I8, piece, quantized, b.at(result, place))
 
         vectors.each("0", channels, end_some)
     return b.finish()
@@ -163,7 +164,7 @@ def rounding_errors(target: Target) -> str:
     vectors = Vectors(b, target)
     x, errors, grids, squares, sizes = b.kernel(5)
     (size,) = indices(b, sizes, 1)
-    wide = vector(vectors.lanes, "double")
+    wide = vector(vectors.lanes, DOUBLE)
     with b.loop("%begin", "%end") as grid:
         bounds = b.at(grids, b.mul(grid, 3 * FLOAT_NBYTES))
         scale, low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
@@ -172,9 +173,9 @@ def rounding_errors(target: Target) -> str:
 
         def measure(index: Value, piece: Piece) -> None:
             at = b.mul(index, FLOAT_NBYTES)
-            value = load(b, "float", piece, b.at(x, at))
+            value = load(b, FLOAT, piece, b.at(x, at))
             error = b.op("fsub", vectors.kind, rounded(vectors, value, scale, low, high), value)
-            store(b, "float", piece, error, b.at(grid_errors, at))
+            store(b, FLOAT, piece, error, b.at(grid_errors, at))
             # Lanes beyond the end hold 0, and so do their errors.
             known = b.load(wide, total, align=8)
             b.store(wide, b.op("fadd", wide, known, _square(vectors, error)), total, align=8)
@@ -190,7 +191,7 @@ def energies(target: Target) -> str:
     vectors = Vectors(b, target)
     x, sizes, results = b.kernel(3)
     rows, columns = indices(b, sizes, 2)
-    wide, pitch = vector(vectors.lanes, "double"), b.mul(columns, FLOAT_NBYTES)
+    wide, pitch = vector(vectors.lanes, DOUBLE), b.mul(columns, FLOAT_NBYTES)
     with b.loop("%begin", "%end") as item:
         matrix = b.at(x, b.mul(b.mul(item, rows), pitch))
         total = b.at(results, b.mul(item, 4 * vectors.nbytes))
@@ -199,7 +200,7 @@ def energies(target: Target) -> str:
             start = b.at(matrix, b.mul(column, FLOAT_NBYTES))
             zero = (wide, "zeroinitializer")
             loop = b.begin_while(rows, [zero, zero])
-            value = load(b, "float", piece, b.at(start, b.mul(loop.index, pitch)))
+            value = load(b, FLOAT, piece, b.at(start, b.mul(loop.index, pitch)))
             squares, sums = loop.carried
             longer = b.cast("fpext", vectors.kind, value, wide)
             squares = b.op("fadd", wide, squares, b.op("fmul", wide, longer, longer))
@@ -215,6 +216,6 @@ def energies(target: Target) -> str:
 
 def _square(vectors: Vectors, value: Value) -> Value:
     """The square of float32, exact in float64."""
-    b, wide = vectors.b, vector(vectors.lanes, "double")
+    b, wide = vectors.b, vector(vectors.lanes, DOUBLE)
     longer = b.cast("fpext", vectors.kind, value, wide)
     return b.op("fmul", wide, longer, longer)

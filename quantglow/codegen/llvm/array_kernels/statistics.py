@@ -15,9 +15,10 @@ from quantglow.codegen.llvm.array_kernels.operands import (
     indices,
     smaller,
 )
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, bits, floor, load, store
+from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I32, Value, f32, splat, vector
 
 TABLES = 4
 """Tables of counts that take turns: after a ReLU half of the values are in one bin, and a count
@@ -43,7 +44,7 @@ def extremes(target: Target) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, result = b.kernel(2)
-    kind, whole = vectors.kind, vector(vectors.lanes, "i32")
+    kind, whole = vectors.kind, vector(vectors.lanes, I32)
     first = b.load(kind, x)
     start = [(kind, first), (kind, first), (whole, "zeroinitializer")]
     loop = b.begin_while("%end", start)
@@ -68,18 +69,18 @@ def reaches(target: Target) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, result, sizes = b.kernel(3)
-    whole = vector(vectors.lanes, "i32")
+    whole = vector(vectors.lanes, I32)
     (columns,) = indices(b, sizes, 1)
     with b.loop("%begin", "%end") as row:
         start = b.at(x, b.mul(b.mul(row, columns), FLOAT_NBYTES))
 
         def widen(column: Value, piece: Piece) -> None:
             at = b.mul(column, FLOAT_NBYTES)
-            value = load(b, "i32", piece, b.at(start, at))
+            value = load(b, I32, piece, b.at(start, at))
             value = b.op("and", whole, value, splat(whole, str(MAGNITUDE)))
-            known = load(b, "i32", piece, b.at(result, at))
+            known = load(b, I32, piece, b.at(result, at))
             larger = b.select(whole, b.compare("sgt", whole, value, known), value, known)
-            store(b, "i32", piece, larger, b.at(result, at))
+            store(b, I32, piece, larger, b.at(result, at))
 
         vectors.each("0", columns, widen)
     return b.finish()
@@ -91,7 +92,7 @@ def counts(target: Target) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, tables, scaling, sizes, zeros = b.kernel(5)
-    kind, whole = vectors.kind, vector(vectors.lanes, "i32")
+    kind, whole = vectors.kind, vector(vectors.lanes, I32)
     factor, start, last = (vectors.number(b.at(scaling, FLOAT_NBYTES * i)) for i in range(3))
     none = splat(kind, f32(0.0))
     (bins,) = indices(b, sizes, 1)
@@ -106,11 +107,11 @@ def counts(target: Target) -> str:
     place = b.select(kind, b.compare("olt", kind, place, last), place, last)
     place = b.cast("fptosi", kind, place, whole)
     for lane in range(vectors.lanes):
-        index = b.as_index("i32", b.emit(f"extractelement {whole} {place}, i32 {lane}"))
+        index = b.as_index(I32, b.extract(place, lane))
         entry = b.at(counters[lane % TABLES], b.mul(index, FLOAT_NBYTES))
-        b.store("i32", b.op("add", "i32", b.load("i32", entry, align=4), "1"), entry, align=4)
+        b.store(I32, b.op("add", I32, b.load(I32, entry, align=4), "1"), entry, align=4)
     is_zero = b.compare("oeq", kind, value, none)
-    ones = b.cast("zext", f"<{vectors.lanes} x i1>", is_zero, whole)
+    ones = b.cast("zext", vector(vectors.lanes, I1), is_zero, whole)
     (zero_counts,) = b.end_while(loop, [b.op("add", whole, loop.carried[0], ones)])
     b.store(whole, zero_counts, zeros)
     return b.finish()
@@ -140,11 +141,11 @@ def depthwise_moments(target: Target) -> str:
                 pixel_terms = b.at(room, b.mul(pixel, row))
                 with b.loop("0", tap_count) as tap:
                     offset = b.load_index(b.at(taps, b.mul(tap, POINTER_NBYTES)))
-                    pixel_values = load(b, "float", piece, b.at(window, offset))
+                    pixel_values = load(b, FLOAT, piece, b.at(window, offset))
                     b.store(kind, pixel_values, b.at(pixel_terms, b.mul(tap, nbytes)))
                 value = b.at(b.at(beside, at), b.mul(place, b.mul(channels, FLOAT_NBYTES)))
                 last = b.at(pixel_terms, b.mul(tap_count, nbytes))
-                b.store(kind, load(b, "float", piece, value), last)
+                b.store(kind, load(b, FLOAT, piece, value), last)
                 b.store(kind, splat(kind, f32(1.0)), b.at(last, nbytes))
             with b.loop("0", terms, SIDE) as left, b.loop(left, terms, SIDE) as right:
                 sums = _sums(vectors, room, row, count, (left, right))
@@ -180,6 +181,6 @@ def _sums(
 
 def _add(vectors: Vectors, values: Value, pointer: Value) -> None:
     """Add a vector of float32 to float64 in memory."""
-    b, wide = vectors.b, vector(vectors.lanes, "double")
+    b, wide = vectors.b, vector(vectors.lanes, DOUBLE)
     longer = b.cast("fpext", vectors.kind, values, wide)
     b.store(wide, b.op("fadd", wide, b.load(wide, pointer, align=8), longer), pointer, align=8)

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import StepCost
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Operand, Type, Value, vector
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 
@@ -31,9 +32,9 @@ class WordArithmetic(Protocol):
     @property
     def has_fma(self) -> bool: ...
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value: ...
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value: ...
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value: ...
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value: ...
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class DotProduct(ABC):
     cost: StepCost
 
     @property
-    def element(self) -> str:
+    def element(self) -> Type:
         """The LLVM type of a lane of sums."""
-        return "i32"
+        return I32
 
     @property
     def is_float(self) -> bool:
@@ -73,7 +74,7 @@ class DotProduct(ABC):
         products are added one after the other."""
         return False
 
-    def words_of(self, b: Builder, kind: str, elements: Value) -> Value:
+    def words_of(self, b: Builder, kind: Type, elements: Value) -> Value:
         """Activations of type ``kind`` as words, where products are of elements."""
         raise NotImplementedError
 
@@ -93,20 +94,20 @@ class DotProduct(ABC):
         return self.isa.vector_nbytes // 4
 
     @cached_property
-    def kind(self) -> str:
+    def kind(self) -> Type:
         """The LLVM type of a vector of sums."""
         return vector(self.lanes, self.element)
 
     @cached_property
-    def bytes_kind(self) -> str:
-        return vector(self.lanes * 4, "i8")
+    def bytes_kind(self) -> Type:
+        return vector(self.lanes * 4, I8)
 
     @cached_property
-    def words_kind(self) -> str:
-        return vector(self.lanes * 2, "i16")
+    def words_kind(self) -> Type:
+        return vector(self.lanes * 2, I16)
 
     @property
-    def operand_kind(self) -> str:
+    def operand_kind(self) -> Type:
         """The LLVM type of each part of an operand."""
         return self.bytes_kind
 
@@ -117,8 +118,8 @@ class DotProduct(ABC):
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
-        lanes = vector(self.lanes, "i32")
-        copies = b.broadcast(self.lanes, "i32", b.load("i32", row))
+        lanes = vector(self.lanes, I32)
+        copies = b.broadcast(self.lanes, I32, b.load(I32, row))
         return self.operand_of(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
 
     @property
@@ -158,8 +159,8 @@ class FloatDot(DotProduct):
     """One float32 product, fused with the addition where the instruction set can."""
 
     @property
-    def element(self) -> str:
-        return "float"
+    def element(self) -> Type:
+        return FLOAT
 
     @property
     def is_float(self) -> bool:
@@ -170,11 +171,11 @@ class FloatDot(DotProduct):
         return np.dtype(np.float32)
 
     @property
-    def operand_kind(self) -> str:
+    def operand_kind(self) -> Type:
         return self.kind
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
-        return (b.broadcast(self.lanes, "float", b.load("float", row)),)
+        return (b.broadcast(self.lanes, FLOAT, b.load(FLOAT, row)),)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         return (b.load(self.kind, b.at(pointer, offset), align=4),)
@@ -203,7 +204,7 @@ class WidenedDot(DotProduct):
         return True
 
     @property
-    def operand_kind(self) -> str:
+    def operand_kind(self) -> Type:
         return self.words_kind
 
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
@@ -225,9 +226,9 @@ class WidenedDot(DotProduct):
         places = (b.at(pointer, offset + i * half) for i in (0, 1))
         return tuple(self.words_at(b, self.words_kind, place) for place in places)
 
-    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+    def words_at(self, b: Builder, kind: Type, pointer: Value) -> Value:
         """Packed weights as words of type ``kind``."""
-        octets = kind.replace("i16", "i8")
+        octets = kind.with_element(I8)
         return b.cast("sext", octets, b.load(octets, pointer, align=4), kind)
 
     def accumulate(
@@ -267,7 +268,7 @@ class WordDot(DotProduct):
         )
         return x, w
 
-    def added(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+    def added(self, b: Builder, sums: Value, x: Operand, w: Value) -> Value:
         """``sums`` plus the products of words, pair by pair."""
         products = self.isa.word_products(b, x, w)
         return self.isa.keep(b, self.kind, b.op("add", self.kind, sums, products))
@@ -335,7 +336,7 @@ class WindowWords(Protocol):
     def store_in_turn(self, b: Builder, vectors: Sequence[Value], pointer: Value) -> None:
         """Store four vectors of bytes: a byte of each, then the next one of each, and so on."""
 
-    def gather_words(self, b: Builder, pointer: Value, offsets: Value) -> Value:
+    def gather_words(self, b: Builder, pointer: Value, offsets: Operand) -> Value:
         """A vector of the int32 at aligned ``offsets`` from ``pointer``, in bytes."""
 
     def scatter_bytes(self, b: Builder, values: Value, pointer: Value, offsets: Value) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.isa.dot import (
     BlockDot,
@@ -24,6 +24,7 @@ from quantglow.codegen.llvm.isa.dot import (
     WindowWords,
 )
 from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.values import FLOAT, I32, I64, Operand, Type, Value, vector
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -157,7 +158,7 @@ class InstructionSet(ABC):
     shuffles_bytes: bool = False
     rounds_floats: bool = False
     limits_floats: bool = False
-    index: str = "i64"
+    index: Type = I64
 
     # -- products
 
@@ -189,7 +190,7 @@ class InstructionSet(ABC):
         """Whether ``row_product`` is an instruction."""
         return False
 
-    def row_product(self, b: Builder, total: Value, x: Value, w: Value) -> Value:
+    def row_product(self, b: Builder, total: Operand, x: Value, w: Value) -> Value:
         """An int32 plus the products of all lanes of two vectors of signed bytes."""
         raise NotImplementedError
 
@@ -204,10 +205,10 @@ class InstructionSet(ABC):
         return None
 
     @abstractmethod
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         """int32 lanes ``x[2i] * y[2i] + x[2i + 1] * y[2i + 1]`` of vectors of int16."""
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         """The same value; between additions, where LLVM would reorder a sum and spill."""
         return value
 
@@ -255,15 +256,15 @@ class InstructionSet(ABC):
         """Whether ``requantized`` is cheaper than float32 arithmetic."""
         return False
 
-    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
         """int32 ``rint(float32(sums) * scale)``, limited to more than 16 bits, for any power of two
         of ``lanes`` and positive float32 ``scale``."""
         raise NotImplementedError
 
-    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
         """``float32(sums) * scale`` of int32 sums."""
-        floats = vector(lanes, "float")
-        reals = b.cast("sitofp", vector(lanes, "i32"), sums, floats)
+        floats = vector(lanes, FLOAT)
+        reals = b.cast("sitofp", vector(lanes, I32), sums, floats)
         return b.op("fmul", floats, reals, scale)
 
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
@@ -310,11 +311,11 @@ class InstructionSet(ABC):
     # -- measuring
 
     @abstractmethod
-    def unknown(self, b: Builder, kind: str, value: Value) -> Value:
+    def unknown(self, b: Builder, kind: Type, value: Value) -> Value:
         """The same vector, unknown to LLVM: work on it is done every time."""
 
     @abstractmethod
-    def use(self, b: Builder, kind: str, value: Value) -> None:
+    def use(self, b: Builder, kind: Type, value: Value) -> None:
         """Keep LLVM from dropping a vector that nobody reads."""
 
     # -- memory

@@ -6,12 +6,24 @@ Activations are stored as they are, signed.
 
 from __future__ import annotations
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct, FloatDot, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.interface import InstructionSet
 from quantglow.codegen.llvm.isa.target import Family, Host, Level, Target
 from quantglow.codegen.llvm.isa.waiting import Waiting, polling
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    Operand,
+    Type,
+    Value,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.types import DType
 
 MOST_VECTORS = 4
@@ -35,9 +47,9 @@ class Portable(InstructionSet):
         cost = StepCost(self.registers, 1.0, 0.5, weights=2, operands=3, most_vectors=MOST_VECTORS)
         return WidenedDot(self, cost, signed=x is not DType.U8)
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         lanes = self.vector_nbytes // 4
-        words, halves, ints = vector(2 * lanes, "i16"), vector(lanes, "i16"), vector(lanes, "i32")
+        words, halves, ints = vector(2 * lanes, I16), vector(lanes, I16), vector(lanes, I32)
         products = []
         for first in (0, 1):
             order = range(first, 2 * lanes, 2)
@@ -55,22 +67,22 @@ class Portable(InstructionSet):
         return self.vector_nbytes
 
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
-        return self._packed(b, ("i32", "i16"), (x, y), (-(2**15), 2**15 - 1))
+        return self._packed(b, (I32, I16), (x, y), (-(2**15), 2**15 - 1))
 
     def pack_bytes(self, b: Builder, x: Value, y: Value, signed: bool) -> Value:
-        return self._packed(b, ("i16", "i8"), (x, y), (-128, 127) if signed else (0, 255))
+        return self._packed(b, (I16, I8), (x, y), (-128, 127) if signed else (0, 255))
 
     def _packed(
         self,
         b: Builder,
-        elements: tuple[str, str],
+        elements: tuple[Type, Type],
         values: tuple[Value, Value],
         limits: tuple[int, int],
     ) -> Value:
         """Two vectors, saturated and truncated to the second of the elements, one after the
         other."""
         source, result = elements
-        lanes = self.vector_nbytes * 8 // int(source[1:])
+        lanes = self.vector_nbytes * 8 // source.nbits
         kind, halves = vector(lanes, source), vector(lanes, result)
         parts = []
         for value in values:
@@ -83,7 +95,7 @@ class Portable(InstructionSet):
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """Adding 2**23 with the sign of |x| < 2**23 leaves no fraction, so the addition itself
         rounds half to even; larger values are integers, and limited to what int32 holds."""
-        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         low, high = (splat(kind, f32(bound)) for bound in (-(2.0**31), GREATEST_INT))
         value = b.select(kind, b.compare("ogt", kind, value, low), value, low)
         value = b.select(kind, b.compare("olt", kind, value, high), value, high)
@@ -100,12 +112,12 @@ class Portable(InstructionSet):
 
     # -- measuring
 
-    def unknown(self, b: Builder, kind: str, value: Value) -> Value:
+    def unknown(self, b: Builder, kind: Type, value: Value) -> Value:
         memory = b.room(kind)
         b.do(f"store volatile {kind} {value}, ptr {memory}")
-        return b.emit(f"load volatile {kind}, ptr {memory}")
+        return b.load_volatile(kind, memory)
 
-    def use(self, b: Builder, kind: str, value: Value) -> None:
+    def use(self, b: Builder, kind: Type, value: Value) -> None:
         b.do(f"store volatile {kind} {value}, ptr {b.room(kind)}")
 
     # -- system

@@ -15,11 +15,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, FloatDot, WidenedDot
 from quantglow.codegen.llvm.isa.portable import Portable, tuned
 from quantglow.codegen.llvm.isa.target import Detection, Family, Level, Settings
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I16,
+    I32,
+    Type,
+    Value,
+    bits_type,
+    f32,
+    poison,
+    splat,
+    vector,
+)
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -65,27 +77,27 @@ class ScalarDot(DotProduct):
         return True
 
     @property
-    def operand_kind(self) -> str:
-        return vector(self.lanes, "i16")
+    def operand_kind(self) -> Type:
+        return vector(self.lanes, I16)
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """Each element at ``row`` in every lane of a vector."""
-        element = vector(1, f"i{32 // self.elements}")
+        element = bits_type(32 // self.elements)
         places = (b.at(row, i * STEP_NBYTES // self.elements) for i in range(self.elements))
         loaded = (self.words_of(b, element, b.load(element, place)) for place in places)
-        return tuple(b.broadcast(self.lanes, "i16", word) for word in loaded)
+        return tuple(b.broadcast(self.lanes, I16, word) for word in loaded)
 
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         count = self.lanes * self.elements
-        whole, part = (vector(n, f"i{32 // self.elements}") for n in (count, self.lanes))
+        whole, part = (vector(n, bits_type(32 // self.elements)) for n in (count, self.lanes))
         if whole != self.bytes_kind:
             quads = b.cast("bitcast", self.bytes_kind, quads, whole)
         orders = (range(i, count, self.elements) for i in range(self.elements))
         return tuple(self.words_of(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
 
-    def words_of(self, b: Builder, kind: str, elements: Value) -> Value:
+    def words_of(self, b: Builder, kind: Type, elements: Value) -> Value:
         """Elements in 16 bits."""
-        wide = kind.replace("i8", "i16")
+        wide = kind.with_element(I16)
         if kind == wide:
             return elements
         return b.cast("sext" if self.is_signed else "zext", kind, elements, wide)
@@ -95,7 +107,7 @@ class ScalarDot(DotProduct):
         places = (b.at(pointer, offset + i * vector_nbytes) for i in range(self.elements))
         return tuple(self.words_at(b, self.operand_kind, place) for place in places)
 
-    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+    def words_at(self, b: Builder, kind: Type, pointer: Value) -> Value:
         """A vector of packed weights as words."""
         return b.load(kind, pointer, align=4)
 
@@ -117,7 +129,7 @@ class ScalarDot(DotProduct):
 class ScalarBytes(ScalarDot, WidenedDot):
     """Four bytes, widened to 16 bits, and weights that are widened when they are loaded."""
 
-    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+    def words_at(self, b: Builder, kind: Type, pointer: Value) -> Value:
         return WidenedDot.words_at(self, b, kind, pointer)
 
     @property
@@ -136,12 +148,12 @@ class ScalarWords(ScalarDot):
 class Scalars(Portable):
     """Integers and floats one by one; LLVM unrolls vectors."""
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         """An identity that LLVM cannot look through, lane by lane."""
-        return self._each(b, kind, value, self._kept, "i32")
+        return self._each(b, kind, value, self._kept, I32)
 
     def _kept(self, b: Builder, value: Value) -> Value:
-        return b.emit(f'call i32 asm "", "=r,0"(i32 {value})')
+        return b.in_register(value, "r")
 
     def dot_product(self, x: DType, core: Core) -> DotProduct:
         if x is DType.F32:
@@ -162,38 +174,34 @@ class Scalars(Portable):
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """``fmax`` takes the number of two operands, so NaN becomes the least integer."""
-        kind = vector(lanes, "float")
+        kind = vector(lanes, FLOAT)
         least = (kind, splat(kind, f32(LEAST)))
-        name = f"llvm.maximumnum.{suffix(lanes, 'f32')}"
+        name = f"llvm.maximumnum.{vector(lanes, FLOAT).suffix}"
         return self.round_number(b, lanes, b.call(name, kind, (kind, value), least))
 
     def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
         """``fcvt.w.s``, which saturates, although LLVM leaves open what it does beyond int32; its
         ``lrint`` has 64 bits here."""
         if lanes > 1:
-            return self._each(b, vector(lanes, "float"), value, self._rounded, "i32")
+            return self._each(b, vector(lanes, FLOAT), value, self._rounded, I32)
         return self._rounded(b, value)
 
     def _rounded(self, b: Builder, value: Value) -> Value:
-        whole = b.call("llvm.roundeven.f32", "float", ("float", value))
-        return b.cast("fptosi", "float", whole, "i32")
+        whole = b.call("llvm.roundeven.f32", FLOAT, (FLOAT, value))
+        return b.cast("fptosi", FLOAT, whole, I32)
 
     def _each(
         self,
         b: Builder,
-        kind: str,
+        kind: Type,
         value: Value,
         function: Callable[[Builder, Value], Value],
-        element: str,
+        element: Type,
     ) -> Value:
         """A function of single lanes, whose values are of type ``element``."""
-        lanes, result = int(kind[1:].split()[0]), "poison"
-        for lane in range(lanes):
-            scalar = function(b, b.emit(f"extractelement {kind} {value}, i32 {lane}"))
-            insertion = (
-                f"insertelement {vector(lanes, element)} {result}, {element} {scalar}, i32 {lane}"
-            )
-            result = b.emit(insertion)
+        result: Value = poison(kind.with_element(element))
+        for lane in range(kind.lanes):
+            result = b.insert(result, function(b, b.extract(value, lane)), lane)
         return result
 
 
@@ -201,7 +209,7 @@ class Scalars(Portable):
 class Vectors(Scalars):
     """Groups of vector registers of 128 bits, of fixed width: code runs on wider registers, too."""
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         return value
 
     def _step_cost(self, core: Core) -> StepCost:
@@ -214,30 +222,25 @@ class Vectors(Scalars):
         """``vfcvt.x.f.v``; one value has the instruction of scalars."""
         if lanes == 1:
             return super().round_number(b, lanes, value)
-        name = f"llvm.lrint.{suffix(lanes, 'i32')}.{suffix(lanes, 'f32')}"
-        return b.call(name, vector(lanes, "i32"), (vector(lanes, "float"), value))
+        name = f"llvm.lrint.{vector(lanes, I32).suffix}.{vector(lanes, FLOAT).suffix}"
+        return b.call(name, vector(lanes, I32), (vector(lanes, FLOAT), value))
 
     def _packed(
         self,
         b: Builder,
-        elements: tuple[str, str],
+        elements: tuple[Type, Type],
         values: tuple[Value, Value],
         limits: tuple[int, int],
     ) -> Value:
         """``vnclip`` of both vectors in one."""
         source, result = elements
-        lanes = self.vector_nbytes * 8 // int(source[1:])
+        lanes = self.vector_nbytes * 8 // source.nbits
         value = b.shuffle(vector(lanes, source), *values, range(2 * lanes))
         kind = vector(2 * lanes, source)
         for name, limit in zip(("smax", "smin"), limits, strict=True):
             bound = (kind, splat(kind, str(limit)))
             value = b.call(f"llvm.{name}.v{2 * lanes}{source}", kind, (kind, value), bound)
         return b.cast("trunc", kind, value, vector(2 * lanes, result))
-
-
-def suffix(lanes: int, element: str) -> str:
-    """LLVM's name of a type in the name of an intrinsic."""
-    return element if lanes == 1 else f"v{lanes}{element}"
 
 
 def refusal() -> str:

@@ -84,7 +84,7 @@ class LoopNode:
         inputs = [*self.read_inputs, *(self.infos[name] for name in captured)]
         copies = [helper.make_node("Identity", [x], [y]) for x, y in ends.values() if x != y]
         outputs = [self.typed(position) for position in ends]
-        body = self.part([*constants, *self.body.node, *copies], map(free_shape, inputs), outputs)
+        body = self.part([*constants, *self.body.node, *copies], map(_free_shape, inputs), outputs)
         body.graph.initializer.extend(self.body.initializer)
         if self.holding in self.read:
             body.graph.initializer.append(self.true)
@@ -102,14 +102,14 @@ class LoopNode:
         inner = {name for node in self.body.node for name in node.output}
         inner |= {info.name for info in self.body.input}
         inner |= {tensor.name for tensor in self.body.initializer}
-        outer = {*self.captured, *names_made(self.known_makers(self.captured))}
+        outer = {*self.captured, *_names_made(self.known_makers(self.captured))}
         ends = (*self.body.input, *self.body.output)
         read = (self.infos[name] for name in self.captured if name in self.infos)
         return (
             len(self.body.input) == len(self.node.input) >= 2
             and inner.isdisjoint(outer)
             and all(self.is_known(name) or name in self.infos for name in self.captured)
-            and all(map(is_plain, (*ends, *read)))
+            and all(map(_is_plain, (*ends, *read)))
         )
 
     @cached_property
@@ -289,7 +289,7 @@ class LoopNode:
         return sizes
 
 
-def names_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+def _names_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """The names of values that nodes make, at any depth."""
     for node in all_nodes(nodes):
         yield from node.output
@@ -299,14 +299,14 @@ def names_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
                 yield from (tensor.name for tensor in graph.initializer)
 
 
-def is_plain(info: onnx.ValueInfoProto) -> bool:
+def _is_plain(info: onnx.ValueInfoProto) -> bool:
     """Whether a value is a tensor that is computed in the type it has."""
     kind = info.type.tensor_type.elem_type
     is_tensor = info.type.HasField("tensor_type") and graph_dtype(kind) is not None
     return is_tensor and kind not in OTHER_FLOATS
 
 
-def free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def _free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """The declaration of a value of any shape."""
     element = info.type.tensor_type.elem_type
     wide: onnx.ValueInfoProto = helper.make_tensor_value_info(info.name, element, None)

@@ -85,7 +85,7 @@ def split(
     early = [name for name in cut.outputs if name not in cut.deferred_outputs]
     read = cut.read_by_tail
     inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
-    tail = cut_part(source, cut.tail, inputs, tail_outputs)
+    tail = _cut_part(source, cut.tail, inputs, tail_outputs)
     names = frozenset(name for number in cut.deferred for name in cut.nodes[number].output if name)
     head_outputs = dict.fromkeys([*early, *cut.border])
     if not cut.is_worth_it and not begins_with_loop(tail, names):
@@ -93,7 +93,7 @@ def split(
     head_outputs = head_outputs or dict.fromkeys(info.name for info in source.fed[:1])
     if not head_outputs:
         return None
-    head = cut_part(source, cut.head, source.fed, [cut.info(n) for n in head_outputs])
+    head = _cut_part(source, cut.head, source.fed, [cut.info(n) for n in head_outputs])
     inner = cut.computed - head_outputs.keys()
     head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in inner)
     return Split(head, tail, tuple(cut.scope.problems), names)
@@ -109,7 +109,7 @@ def reasons(source: Source) -> tuple[str, ...]:
 
 def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with numbers for the strings of its classifiers; itself if it has none."""
-    if not any(string_attributes(node) for node in proto.graph.node):
+    if not any(_string_attributes(node) for node in proto.graph.node):
         return proto
     model = onnx.ModelProto()
     model.CopyFrom(proto)
@@ -117,11 +117,11 @@ def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
     used = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
     version = opset_versions(proto).get(ML, 1)
     for node in proto.graph.node:
-        model.graph.node.extend(code(node, used, version) if string_attributes(node) else [node])
+        model.graph.node.extend(code(node, used, version) if _string_attributes(node) else [node])
     return model
 
 
-def string_attributes(node: onnx.NodeProto) -> list[bytes]:
+def _string_attributes(node: onnx.NodeProto) -> list[bytes]:
     """The labels of a classifier of strings whose label has a name; else nothing."""
     if node.domain != ML or node.op_type not in NUMBERS or not any(node.output[:1]):
         return []
@@ -130,7 +130,7 @@ def string_attributes(node: onnx.NodeProto) -> list[bytes]:
 
 def code(node: onnx.NodeProto, used: set[str], version: int) -> Iterator[onnx.NodeProto]:
     """The classifier of numbers, and the table."""
-    strings = string_attributes(node)
+    strings = _string_attributes(node)
     code = f"{node.output[0]}:code"
     while code in used:
         code += "'"
@@ -302,7 +302,7 @@ class _Cut:
         value = self.scope.values[name]
         for output in self.source.proto.graph.output:
             kind = output.type.tensor_type
-            if output.name == name and is_declared(kind, self.element(name, value)):
+            if output.name == name and _is_declared(kind, self.element(name, value)):
                 return output
         dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
@@ -312,12 +312,12 @@ class _Cut:
         return declaration
 
 
-def is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
+def _is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
     """Whether a type has this element type and a shape."""
     return kind.elem_type == element and kind.HasField("shape")
 
 
-def cut_part(
+def _cut_part(
     source: Source,
     nodes: Iterable[onnx.NodeProto],
     inputs: Iterable[onnx.ValueInfoProto],

@@ -124,7 +124,7 @@ class _Tail:
         except INFERENCE_FAILURES:
             return {}
         infos = chain(graph.input, graph.value_info, graph.output)
-        return {info.name: info for info in infos if is_tensor(info)}
+        return {info.name: info for info in infos if _is_tensor(info)}
 
     def parts(self) -> Behind | None:
         """The two models."""
@@ -143,7 +143,7 @@ class _Tail:
         ends = [*early, *(info for info in between if info.name not in listed)]
         return Behind(
             self.model(self.first, self.graph.input, ends),
-            self.model(suffix, [*self.graph.input, *map(free_shape, between)], suffix_outputs),
+            self.model(suffix, [*self.graph.input, *map(_free_shape, between)], suffix_outputs),
             loop,
         )
 
@@ -200,13 +200,13 @@ class _Tail:
         return ancestors
 
 
-def is_tensor(info: onnx.ValueInfoProto) -> bool:
+def _is_tensor(info: onnx.ValueInfoProto) -> bool:
     """Whether a value is a tensor of a type that the graph holds."""
     kind = info.type.tensor_type
     return info.type.HasField("tensor_type") and graph_dtype(kind.elem_type) is not None
 
 
-def free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def _free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """The declaration without names of sizes: two that are called alike need not be equal."""
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(info)

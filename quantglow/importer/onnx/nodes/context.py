@@ -60,7 +60,7 @@ class AlreadyReported(Exception):
     """The node reads the result of a refused node: nothing new to say."""
 
 
-def operator_key(proto: onnx.NodeProto) -> str:
+def _operator_key(proto: onnx.NodeProto) -> str:
     """The name of the first value that a node computes, which no other has."""
     return next(filter(None, proto.output), "")
 
@@ -128,7 +128,7 @@ class ImportScope:
             yield
             return
         outer, self.current = self.current, node_origin(proto, self.current)
-        asked = self.guards.ask(operator_key(proto)) if self.guards else nullcontext()
+        asked = self.guards.ask(_operator_key(proto)) if self.guards else nullcontext()
         try:
             with asked:
                 yield
@@ -140,7 +140,7 @@ class ImportScope:
         definition: these hold for some sizes only."""
         if self.in_definition or self.guards is None or not self.fallback:
             return False
-        return operator_key(proto) in self.guards.atomic
+        return _operator_key(proto) in self.guards.atomic
 
     def with_origins(self, graph: Graph) -> Graph:
         """The graph and its bodies with the nodes of the model that their nodes come from."""
@@ -149,12 +149,12 @@ class ImportScope:
     @property
     def deciding(self) -> tuple[str, ...]:
         """The small inputs that decide what was missed; one that data also decides needs data."""
-        groups = [inputs_behind(node) for node in self.missed if self.is_decided(node)]
+        groups = [_inputs_behind(node) for node in self.missed if self.is_decided(node)]
         return tuple(sorted({entry.name for inputs in groups for entry in inputs}))
 
     def is_decided(self, node: Node) -> bool:
         """Whether small inputs alone decide a value."""
-        return all(map(self.may_decide, inputs_behind(node)))
+        return all(map(self.may_decide, _inputs_behind(node)))
 
     def may_decide(self, node: Input) -> bool:
         """Whether a node is an input of the model, of few integers or conditions."""
@@ -180,9 +180,9 @@ class ImportScope:
             kind = type_in_words(value.onnx_type)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
         if isinstance(value, IntegerValue):
-            return self.share(value, "integers", lambda: integer_values(name, value, dtype, self))
+            return self.share(value, "integers", lambda: _integer_values(name, value, dtype, self))
         if isinstance(value, KnownSizes):
-            return self.share(value, "", lambda: size_node(value, self))
+            return self.share(value, "", lambda: _size_node(value, self))
         constant = cast(KnownValue, value)
         if 0 in constant.shape:
             raise Unsupported(f"{name!r} has no elements")
@@ -209,13 +209,13 @@ def integer_node(coded: Coded, name: str, scope: ImportScope) -> Node:
     these."""
     element = coded.element()
     if element is None:
-        return integer_rows(coded, name, scope)
+        return _integer_rows(coded, name, scope)
     codes = np.ascontiguousarray(coded.codes).reshape(coded.codes.shape)
     stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
 
 
-def integer_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
+def _integer_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
     """Transpose(Reshape(Dequantize(rows))) of integers in blocks."""
     axis, length = coded.runs()
     last = coded.laid_out(lambda array: np.moveaxis(array, axis, -1))
@@ -233,7 +233,7 @@ def integer_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
     return Transpose(name=result, x=reshaped, perm=perm)
 
 
-def size_node(value: KnownSizes, scope: ImportScope) -> Node:
+def _size_node(value: KnownSizes, scope: ImportScope) -> Node:
     """Known integers that depend on free dimensions as a value of the graph."""
     flat = value.array.reshape(-1).tolist()
     parts = [_one_size(scope.claim(f"{value.name}:size", derived=True), size) for size in flat]
@@ -252,7 +252,7 @@ def _one_size(name: str, size: int) -> Node:
     return Elementwise(name=name, args=(zero,), expression=value, out=ElementType(DType.I64))
 
 
-def integer_values(name: str, value: IntegerValue, dtype: DType, scope: ImportScope) -> Node:
+def _integer_values(name: str, value: IntegerValue, dtype: DType, scope: ImportScope) -> Node:
     """The integers themselves, as ONNX has them."""
     label = scope.claim(f"{name}:integers", derived=True)
     return recode(label, value.node, ElementType(dtype), value.offset, scope)
@@ -270,7 +270,7 @@ def recode(name: str, x: Node, out: ElementType, offset: int, scope: ImportScope
     return Table(name=name, x=x, table=entries, out=out, function="codes")
 
 
-def inputs_behind(node: Node) -> set[Input]:
+def _inputs_behind(node: Node) -> set[Input]:
     """The inputs that a value is computed from."""
     visited, waiting = {node}, [node]
     while waiting:

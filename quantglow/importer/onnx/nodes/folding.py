@@ -113,9 +113,9 @@ def fold(
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
-        arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
+        arrays = _evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
         results = [
-            KnownValue(n, of_kind(as_array(a), kinds.get(n)))
+            KnownValue(n, _of_kind(_as_array(a), kinds.get(n)))
             for n, a in zip(outputs, arrays, strict=True)
         ]
     except FAILURES as error:
@@ -126,21 +126,21 @@ def fold(
 
 
 @cache
-def evaluator_class() -> Any:
+def _evaluator_class() -> Any:
     """``ReferenceEvaluator``, imported by who needs it first: few models do, and it takes long."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
 
 
-def of_kind(array: Array, element: int | None) -> Array:
+def _of_kind(array: Array, element: int | None) -> Array:
     """An array as this type of ONNX: the evaluator adds small integers as int64."""
     if element in INTEGERS:
         return array.astype(onnx.helper.tensor_dtype_to_np_dtype(element), copy=False)
     return array
 
 
-def as_array(value: object) -> Array:
+def _as_array(value: object) -> Array:
     """A tensor result; sequences and optionals are not tensors."""
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"the result is a {type(value).__name__}, not a tensor")
@@ -158,13 +158,13 @@ def admit(
     for name, (element, shape) in infer_types(proto, operands, opsets).items():
         kinds[name] = element
         if shape is not None:
-            meter.reserve(name, shape, element_nbytes(element))
+            meter.reserve(name, shape, _element_nbytes(element))
             results += math.prod(shape)
-    meter.spend(work_of_evaluation(proto, operands, results))
+    meter.spend(_work_of_evaluation(proto, operands, results))
     return kinds
 
 
-def element_nbytes(element: int) -> int:
+def _element_nbytes(element: int) -> int:
     """Bytes of an element in memory; at least those of one in a NumPy array of objects."""
     try:
         return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
@@ -172,16 +172,16 @@ def element_nbytes(element: int) -> int:
         return 8
 
 
-def work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], results: int) -> int:
+def _work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], results: int) -> int:
     """Upper bound of the time of an evaluation, in multiply-accumulates of a matrix product."""
     arrays = [value.array for value in operands.values() if isinstance(value, KnownValue)]
     elements = results + sum(array.size for array in arrays)
     moved = elements * (LOOP_WORK if proto.op_type in _LOOPS else ELEMENT_WORK)
     is_fast = all(array.dtype.char in "fd" for array in arrays)
-    return moved + count_products(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
+    return moved + _count_products(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
 
 
-def count_products(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
+def _count_products(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
     """Upper bound of the multiply-accumulates of a node that is a product, else 0."""
     kind = proto.op_type
     if kind in _PRODUCTS:
@@ -201,12 +201,12 @@ def infer_types(
             schema,
             with_defaults(proto, opsets),
             {name: value_info(name, v).type for name, v in operands.items()},
-            {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
+            {n: small for n, v in operands.items() if (small := _small_tensor(v)) is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
     except (*INFERENCE_FAILURES, *FAILURES):
         return {}
-    return {name: read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
+    return {name: _read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
 
 
 def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.NodeProto:
@@ -233,7 +233,7 @@ def value_info(name: str, value: Value) -> onnx.ValueInfoProto:
     return info
 
 
-def small_tensor(value: Value) -> onnx.TensorProto | None:
+def _small_tensor(value: Value) -> onnx.TensorProto | None:
     """A known operand that may decide the shape of the result."""
     if (
         not isinstance(value, KnownValue)
@@ -244,7 +244,7 @@ def small_tensor(value: Value) -> onnx.TensorProto | None:
     return onnx.numpy_helper.from_array(value.array)
 
 
-def read_type(kind: onnx.TypeProto) -> tuple[int, tuple[int, ...] | None]:
+def _read_type(kind: onnx.TypeProto) -> tuple[int, tuple[int, ...] | None]:
     tensor = kind.tensor_type
     dims = tensor.shape.dim
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):

@@ -74,7 +74,7 @@ class KnownSizes(KnownValue):
 class Coded(KnownValue):
     """Known integers behind DequantizeLinear: ``array = (codes - zero_points) * scales``.
 
-    ``scales`` and ``zero_points`` have the shape of the codes, so that they move with them.
+    ``scales`` and ``_zero_points`` have the shape of the codes, so that they move with them.
     """
 
     codes: Array
@@ -97,13 +97,13 @@ class Coded(KnownValue):
         """The axis along which the longest runs of elements share their parameters, and their
         length.
         """
-        lengths = [run_length(self.scales, self.zero_points, a) for a in range(self.codes.ndim)]
+        lengths = [_run_length(self.scales, self.zero_points, a) for a in range(self.codes.ndim)]
         return int(np.argmax(lengths)), max(lengths)
 
     def element(self) -> ElementType | None:
         """The element type of the codes; None if no axis has all the parameters."""
         for axis in (None, *range(self.codes.ndim)):
-            scales, zero_points = (along(a, axis) for a in (self.scales, self.zero_points))
+            scales, zero_points = (_along(a, axis) for a in (self.scales, self.zero_points))
             if scales is not None and zero_points is not None:
                 params = QuantParams(flat(scales), flat(zero_points), axis)
                 return ElementType(DType.of(self.codes), params)
@@ -135,7 +135,7 @@ class Blocked(KnownValue):
         return Coded(self.name, self.array, *(a if self.depth_axis else a.T for a in parts))
 
 
-def run_length(scales: Array, zero_points: Array, axis: int) -> int:
+def _run_length(scales: Array, zero_points: Array, axis: int) -> int:
     """The longest length that divides the axis into runs of equal parameters."""
     size = scales.shape[axis]
     others = tuple(i for i in range(scales.ndim) if i != axis)
@@ -148,7 +148,7 @@ def flat(array: Array) -> tuple[Any, ...]:
     return tuple(array.reshape(-1).tolist())
 
 
-def along(array: Array, axis: int | None) -> Array | None:
+def _along(array: Array, axis: int | None) -> Array | None:
     """The values along the axis (None: the one value), if they vary along no other."""
     first = tuple(slice(None) if i == axis else slice(0, 1) for i in range(array.ndim))
     vector = array[first]
@@ -267,7 +267,7 @@ def node_origin(proto: onnx.NodeProto, outer: Origin | None) -> Origin:
     is in."""
     # Without what they are in themselves: hashes of nested ones double with each level.
     outside = (replace(outer, inside=()), *outer.inside) if outer else ()
-    around = (*calls_around(proto), *outside)
+    around = (*_calls_around(proto), *outside)
     results = tuple(filter(None, proto.output))
     return Origin(proto.name, proto.op_type, proto.domain, results, around)
 
@@ -281,7 +281,7 @@ def note_calls(node: onnx.NodeProto, calls: Iterable[onnx.NodeProto]) -> None:
     node.metadata_props.add(key=KEY, value=json.dumps(texts))
 
 
-def calls_around(node: onnx.NodeProto) -> tuple[Origin, ...]:
+def _calls_around(node: onnx.NodeProto) -> tuple[Origin, ...]:
     """The calls that were noted, the innermost first."""
     notes = [entry.value for entry in node.metadata_props if entry.key == KEY]
     try:

@@ -81,30 +81,30 @@ def multi_head_attention(call: Call) -> list[Node]:
     if any(map(call.has, (8, 9))) or steps.has_output(3):
         raise Unsupported("it has a buffer for its cache, or gives its scores")
     heads = call.integer("num_heads", 0)
-    query, key, value = bias(steps, *attention_operands(steps, heads))
-    key, value = (extend(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
+    query, key, value = _bias(steps, *_attention_operands(steps, heads))
+    key, value = (_extend(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
     past = call.shape(6)[2] if call.has(6) else 0
     rows, columns = query.type.shape[2], key.type.shape[2]
     added = [call.node(5)] if call.has(5) else []
     if call.has(4):
-        added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
-    context = attend(steps, query, key, value, parse_scores(call, query, added, past))
+        added.insert(0, _padding(steps, 4, query.type.shape[0], rows, columns))
+    context = attend(steps, query, key, value, _parse_scores(call, query, added, past))
     return [steps.rename(steps.rows_of_heads(context)), *(key, value)[: len(call.proto.output) - 1]]
 
 
-def attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]:
+def _attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``."""
     call = steps.call
     query = call.node(0)
     if query.type.rank == 5:
-        first, second, third = pack(steps, query)
+        first, second, third = _pack(steps, query)
         return first, second, third
     split = steps.heads(query, heads)
     if not call.has(1):
         raise Unsupported("it has no keys")
     key = call.node(1)
     if key.type.rank == 5:
-        keys, values = pack(steps, key)
+        keys, values = _pack(steps, key)
         return split, keys, values
     value = call.node(2)
     if key.type.rank == 4:
@@ -112,14 +112,14 @@ def attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]
     return split, steps.heads(key, heads), steps.heads(value, heads)
 
 
-def pack(steps: FusedNodes, x: Node) -> list[Node]:
+def _pack(steps: FusedNodes, x: Node) -> list[Node]:
     """``[batch, steps, heads, n, size]`` as n of ``[batch, heads, steps, size]``."""
     batch, rows, heads, count, size = x.type.shape
     parts = steps.parts(x, 3, (1,) * count)
     return [steps.transpose(steps.reshape(p, batch, rows, heads, size), 0, 2, 1, 3) for p in parts]
 
 
-def bias(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+def _bias(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
     """All three with their part of the bias; keys that come as heads have none."""
     call = steps.call
     if not call.has(3):
@@ -135,7 +135,7 @@ def bias(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, 
     return sums[0], sums[1], sums[2]
 
 
-def extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
+def _extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
@@ -144,7 +144,7 @@ def extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     return steps.rename(joined, output) if steps.has_output(output) else joined
 
 
-def padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: int) -> Node:
+def _padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: int) -> Node:
     """The term of the scores of padding: the operand has a length for each sample, ends and then
     starts of all, or conditions of columns or of rows and columns."""
     call = steps.call
@@ -168,7 +168,7 @@ def padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: in
     return steps.where(visible, steps.number(0.0), hidden)
 
 
-def parse_scores(call: Call, query: Node, added: list[Node], past: int) -> Scores:
+def _parse_scores(call: Call, query: Node, added: list[Node], past: int) -> Scores:
     """Rules by which scores become shares."""
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
     order = Causal(past) if call.integer("unidirectional", 0) else None
@@ -186,7 +186,7 @@ def attention(call: Call) -> list[Node]:
     if call.has(2):
         product = steps.add(product, call.node(2))
     added = [call.node(5)] if call.has(5) else []
-    return packed_attention(steps, steps.parts(product, 2, sizes), 3, 4, added)
+    return _packed_attention(steps, steps.parts(product, 2, sizes), 3, 4, added)
 
 
 @importer("com.microsoft.QAttention")
@@ -204,10 +204,10 @@ def q_attention(call: Call) -> list[Node]:
     real = steps.apply(fn("mul", fn("float", arg(0)), arg(1)), [sums, scales], DType.F32)
     product = steps.add(real, call.node(2))
     thirds = (weights.shape[1] // 3,) * 3
-    return packed_attention(steps, steps.parts(product, 2, thirds), 5, 8, [])
+    return _packed_attention(steps, steps.parts(product, 2, thirds), 5, 8, [])
 
 
-def packed_attention(
+def _packed_attention(
     steps: FusedNodes, rows: Sequence[Node], mask: int, past: int, added: list[Node]
 ) -> list[Node]:
     """Attention of queries, keys and values ``[batch, steps, heads * size]``, and the cache, whose
@@ -226,8 +226,8 @@ def packed_attention(
         both = [steps.reshape(x, *shape) for x in (key, value)]
         present = [steps.rename(steps.join(0, *both), 1)]
     if call.has(mask):
-        added.insert(0, padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
-    context = attend(steps, query, key, value, parse_scores(call, query, added, before))
+        added.insert(0, _padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
+    context = attend(steps, query, key, value, _parse_scores(call, query, added, before))
     return [steps.rename(steps.rows_of_heads(context)), *present]
 
 
@@ -250,12 +250,12 @@ class Lengths:
 def grouped_query_attention(call: Call) -> list[Node]:
     """Output, and the cache with the new rows."""
     steps = FusedNodes(call)
-    check(call)
-    query, key, value = grouped_operands(steps)
-    lengths = parse_lengths(steps, query.type.shape[2])
+    _check(call)
+    query, key, value = _grouped_operands(steps)
+    lengths = _parse_lengths(steps, query.type.shape[2])
     if call.integer("do_rotary", 0):
-        query, key = rotate(steps, query, key, lengths)
-    present = [cache(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
+        query, key = _rotate(steps, query, key, lengths)
+    present = [_cache(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
     key, value = (steps.part(x, 2, 0, lengths.longest) for x in present)
     # The window contains the step itself.
     window = call.integer("local_window_size", -1) - 1
@@ -264,13 +264,13 @@ def grouped_query_attention(call: Call) -> list[Node]:
         call.number("softcap", 0.0),
         (call.node(10),) if call.has(10) else (),
         causal=Causal(lengths.before, window),
-        sink=sink(steps),
+        sink=_sink(steps),
     )
     context = attend(steps, query, key, value, scores)
     return [steps.rename(steps.rows_of_heads(context)), *present[: len(call.proto.output) - 1]]
 
 
-def check(call: Call) -> None:
+def _check(call: Call) -> None:
     """Raise ``Unsupported`` for kinds of the operator that are not computed."""
     for position, what in LATER.items():
         if call.has(position):
@@ -282,7 +282,7 @@ def check(call: Call) -> None:
         raise Unsupported("it gives its scores")
 
 
-def grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
+def _grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``; they may come as one."""
     call = steps.call
     heads, shared = call.integer("num_heads", 0), call.integer("kv_num_heads", 0)
@@ -298,7 +298,7 @@ def grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
     return steps.heads(first, heads), steps.heads(second, shared), steps.heads(third, shared)
 
 
-def parse_lengths(steps: FusedNodes, rows: int) -> Lengths:
+def _parse_lengths(steps: FusedNodes, rows: int) -> Lengths:
     """The rows of the cache.  Raises ``Unsupported`` where the longest sample is not known."""
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())
@@ -312,7 +312,7 @@ def parse_lengths(steps: FusedNodes, rows: int) -> Lengths:
     return Lengths(fed, whole, total, before)
 
 
-def rotate(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
+def _rotate(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
     """Queries and keys at their positions: an operand, or behind the rows before."""
     call = steps.call
     batch, _, rows, _ = query.type.shape
@@ -329,7 +329,7 @@ def rotate(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple
     return first, second
 
 
-def cache(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node:
+def _cache(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node:
     """The cache with new rows, each sample's behind its own."""
     call, output = steps.call, position - 2
     batch, heads, rows, size = new.type.shape
@@ -345,7 +345,7 @@ def cache(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node
     return steps.rename(cache, output) if steps.has_output(output) else cache
 
 
-def sink(steps: FusedNodes) -> Node | None:
+def _sink(steps: FusedNodes) -> Node | None:
     """The score of a column whose share goes nowhere: of each head, or 0."""
     call = steps.call
     if call.has(11):

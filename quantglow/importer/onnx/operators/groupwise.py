@@ -82,20 +82,20 @@ def mat_mul_n_bits(call: Call) -> Node:
         raise Unsupported("its weights are packed for another processor")
     shape = (*batch, columns)
     if not math.prod(call.shape(1)):
-        return omit(call, shape)
-    blocks = parse_blocks(call, depth, columns)
-    x = gather_rows(call, (math.prod(batch), k))
+        return _omit(call, shape)
+    blocks = _parse_blocks(call, depth, columns)
+    x = _gather_rows(call, (math.prod(batch), k))
     output = product(call, x, blocks, call.derive("product") if len(batch) != 1 else call.result)
     return output if len(batch) == 1 else Reshape(name=call.result, x=output, shape=shape)
 
 
-def omit(call: Call, shape: tuple[int, ...]) -> Node:
+def _omit(call: Call, shape: tuple[int, ...]) -> Node:
     """Zeros or the bias, where there are no weights."""
     bias = as_float32(call.array(5, "bias")) if call.has(5) else np.zeros(shape[-1])
     return Expand(name=call.result, x=call.constant("bias", bias.reshape(-1)), shape=shape)
 
 
-def gather_rows(call: Call, shape: tuple[int, int]) -> Node:
+def _gather_rows(call: Call, shape: tuple[int, int]) -> Node:
     """The activations as a matrix."""
     x = call.node(0)
     if x.type.rank == 2:
@@ -103,7 +103,7 @@ def gather_rows(call: Call, shape: tuple[int, int]) -> Node:
     return call.scope.share(x, "rows", lambda: Reshape(name=call.derive("rows"), x=x, shape=shape))
 
 
-def parse_blocks(call: Call, depth: int, columns: int) -> PackedOperands:
+def _parse_blocks(call: Call, depth: int, columns: int) -> PackedOperands:
     """The weights, with parameters [N, G] whether they were flattened or not.
 
     Raises ``Unsupported`` where they are computed, ``ValueError`` where their sizes do not fit.
@@ -132,12 +132,12 @@ def product(call: Call, x: Node, blocks: PackedOperands, name: str) -> Node:
         call.reserve((blocks.depth, len(blocks.codes)), 4)
         return Gemm(name=name, x=x, w=call.constant("kn", blocks.reals(group_indices)), b=bias)
     if call.integer("accuracy_level", 0) == INT8_LEVEL:
-        x = quantized_rows(call, x, blocks.block)
+        x = _quantized_rows(call, x, blocks.block)
     packed = PackedWeights(blocks.codes, blocks.scales, blocks.whole_points, blocks.bits)
     return group(call, x, packed, bias, name)
 
 
-def quantized_rows(call: Call, x: Node, group: int) -> Node:
+def _quantized_rows(call: Call, x: Node, group: int) -> Node:
     """int8 rows of x, the same for all products that read them."""
 
     def quantize() -> Node:
@@ -165,7 +165,7 @@ def group(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: s
 @importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Node:
     """Rows of a table [V, K] in blocks along K."""
-    return looked_up_rows(call, parse_table(call), call.tensor(1))
+    return looked_up_rows(call, _parse_table(call), call.tensor(1))
 
 
 def packed_table(call: Call) -> PackedOperands | None:
@@ -217,7 +217,7 @@ def looked_up_rows(call: Call, blocks: PackedOperands, indices: Node) -> Node:
     return Reshape(name=call.result, x=rows, shape=(*indices.type.shape, blocks.depth))
 
 
-def parse_table(call: Call) -> PackedOperands:
+def _parse_table(call: Call) -> PackedOperands:
     """The table of a GatherBlockQuantized.  Raises ``Unsupported`` for other axes and types."""
     data, block = call.array(0, "data"), call.integer("block_size", 128)
     axes = (call.integer("gather_axis", 0), call.integer("quantize_axis", 1) % max(data.ndim, 1))

@@ -38,15 +38,15 @@ def scaler(call: Call) -> Node:
     One Elementwise, so that it is neither rounded otherwise, which would change the branches of
     trees, nor folded into weights: int8 steps are for scaled features, which have one range.
     """
-    x = features(call, 0)
-    args = [x, *(per_feature(call, x, name, DType.F32) for name in ("offset", "scale"))]
+    x = _features(call, 0)
+    args = [x, *(_per_feature(call, x, name, DType.F32) for name in ("offset", "scale"))]
     return map_elements(call, fn("mul", fn("sub", arg(0), arg(1)), arg(2)), args, DType.F32)
 
 
 @importer(f"{ML}.Normalizer")
 def normalizer(call: Call) -> Node:
     """Each row over its maximum, the sum of its magnitudes, or its length, where that is not 0."""
-    x, axes, kind = features(call, 0), (-1 % rank_of_rows(call),), call.text("norm", "MAX")
+    x, axes, kind = _features(call, 0), (-1 % _rank_of_rows(call),), call.text("norm", "MAX")
     if kind == "MAX":
         norm: Node = ReduceMax(name=call.derive("norm"), x=x, axes=axes)
     elif kind == "L1":
@@ -79,26 +79,26 @@ def imputer(call: Call) -> Node:
     kind = "floats" if x.type.dtype is DType.F32 else "int64s"
     if x.type.dtype not in (DType.F32, DType.I64):
         raise Unsupported(f"of {x.type.dtype} tensors")
-    values = per_feature(call, x, f"imputed_value_{kind}", x.type.dtype)
-    matches = is_float_value(call) if kind == "floats" else is_integer_value(call)
+    values = _per_feature(call, x, f"imputed_value_{kind}", x.type.dtype)
+    matches = _is_float_value(call) if kind == "floats" else _is_integer_value(call)
     return map_elements(call, fn("select", matches, arg(1), arg(0)), [x, values], x.type.dtype)
 
 
-def is_float_value(call: Call) -> Expr:
+def _is_float_value(call: Call) -> Expr:
     replaced = call.number("replaced_value_float", 0.0)
     if np.isnan(replaced):
         return fn("not", fn("eq", arg(0), arg(0)))
     return fn("eq", arg(0), const(replaced))
 
 
-def is_integer_value(call: Call) -> Expr:
+def _is_integer_value(call: Call) -> Expr:
     return fn("eq", arg(0), lconst(call.integer("replaced_value_int64", 0)))
 
 
 @importer(f"{ML}.FeatureVectorizer")
 def feature_vectorizer(call: Call) -> Node:
     """Columns side by side, as floats."""
-    parts = [features(call, i) for i in range(len(call.proto.input))]
+    parts = [_features(call, i) for i in range(len(call.proto.input))]
     widths = call.integers("inputdimensions", ())
     if [p.type.shape[1:] for p in parts] != [(width,) for width in widths]:
         raise Unsupported(f"its inputs do not have the {list(widths)} columns that it states")
@@ -146,7 +146,7 @@ def linear_regressor(call: Call) -> Node:
     if kind != "NONE" and targets == 1:
         raise Unsupported(f"post_transform {kind} of one target")
     names = [call.result if kind == "NONE" else call.derive("scores")]
-    return transform(linear(call, targets, *names), kind, call.result)
+    return _transform(linear(call, targets, *names), kind, call.result)
 
 
 @importer(f"{ML}.LinearClassifier")
@@ -154,7 +154,7 @@ def linear_classifier(call: Call) -> list[Node]:
     """The label of the largest score, and the scores.  One score decides between two labels; then
     the scores are its probability (or 1 - score) and the score itself.
     """
-    labels, kind = integer_labels(call), post_transform(call)
+    labels, kind = _integer_labels(call), post_transform(call)
     count = len(call.attributes.get("intercepts", ()))
     if count not in (len(labels), 1) or count == len(labels) == 1 or len(labels) < 2:
         raise Unsupported(f"{count} scores for {len(labels)} labels")
@@ -162,13 +162,13 @@ def linear_classifier(call: Call) -> list[Node]:
         raise Unsupported(f"post_transform {kind} of one score for {len(labels)} labels")
     is_plain = kind == "NONE" and count > 1
     scores = linear(call, count, call.result_name(1) if is_plain else call.derive("scores"))
-    label = choose_label(call, scores, np.array(labels, np.int64))
+    label = _choose_label(call, scores, np.array(labels, np.int64))
     if count == 1:
-        return [label, two_classes(call, scores, kind)]
-    return [label, transform(scores, kind, call.result_name(1))]
+        return [label, _two_classes(call, scores, kind)]
+    return [label, _transform(scores, kind, call.result_name(1))]
 
 
-def integer_labels(call: Call) -> tuple[int, ...]:
+def _integer_labels(call: Call) -> tuple[int, ...]:
     """The labels; numbers in place of strings that nothing reads.  Raises ``Unsupported``."""
     strings = call.attributes.get("classlabels_strings", ())
     if strings and call.proto.output[0] in call.scope.used:
@@ -176,7 +176,7 @@ def integer_labels(call: Call) -> tuple[int, ...]:
     return tuple(range(len(strings))) or call.integers("classlabels_ints", ())
 
 
-def choose_label(call: Call, scores: Node, labels: Array) -> Node:
+def _choose_label(call: Call, scores: Node, labels: Array) -> Node:
     """The label of the largest score, the first one of equal ones."""
     table = Constant(name=call.derive("labels"), value=labels)
     rows = scores.type.shape[0]
@@ -191,7 +191,7 @@ def choose_label(call: Call, scores: Node, labels: Array) -> Node:
     return Gather(name=call.result, x=table, indices=reshape(call, best, (rows,)), axis=0)
 
 
-def two_classes(call: Call, score: Node, kind: str) -> Node:
+def _two_classes(call: Call, score: Node, kind: str) -> Node:
     """``[1 - p, p]`` of one score."""
     if kind == "LOGISTIC":
         score = Sigmoid(name=call.derive("probability"), x=score)
@@ -201,7 +201,7 @@ def two_classes(call: Call, score: Node, kind: str) -> Node:
 
 def linear(call: Call, count: int, name: str) -> Node:
     """``count`` scores of each row.  Raises ``Unsupported`` where the coefficients do not fit."""
-    x = features(call, 0)
+    x = _features(call, 0)
     rows = reshape(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     coefficients = np.asarray(call.attributes.get("coefficients", ()), np.float32)
     intercepts = np.asarray(call.attributes.get("intercepts", ()), np.float32)
@@ -222,13 +222,13 @@ def post_transform(call: Call) -> str:
     return kind
 
 
-def transform(scores: Node, kind: str, name: str) -> Node:
+def _transform(scores: Node, kind: str, name: str) -> Node:
     if kind == "NONE":
         return scores
     return (Sigmoid if kind == "LOGISTIC" else Softmax)(name=name, x=scores)
 
 
-def features(call: Call, position: int) -> Node:
+def _features(call: Call, position: int) -> Node:
     """An operand of any number type as float32."""
     x = call.tensor(position)
     if x.type.dtype is DType.F32:
@@ -237,7 +237,7 @@ def features(call: Call, position: int) -> Node:
     return Elementwise(name=call.derive("float"), args=(x,), expression=value, out=FLOAT)
 
 
-def rank_of_rows(call: Call) -> int:
+def _rank_of_rows(call: Call) -> int:
     """The rank of the operand, a row or a batch of rows.  Raises ``Unsupported`` for others."""
     rank = len(call.shape(0))
     if rank not in (1, 2):
@@ -245,9 +245,9 @@ def rank_of_rows(call: Call) -> int:
     return rank
 
 
-def per_feature(call: Call, x: Node, name: str, dtype: DType) -> Node:
+def _per_feature(call: Call, x: Node, name: str, dtype: DType) -> Node:
     """An attribute with one value, or one for each feature.  Raises ``Unsupported``."""
     values: Sequence[float] = call.attributes.get(name, ())
-    if len(values) != 1 and len(values) != x.type.shape[-1 % rank_of_rows(call)]:
+    if len(values) != 1 and len(values) != x.type.shape[-1 % _rank_of_rows(call)]:
         raise Unsupported(f"{name} has {len(values)} values for inputs of shape {x.type.shape}")
     return Constant(name=call.derive(name), value=np.asarray(values, dtype.numpy))

@@ -139,26 +139,26 @@ def sequence_lengths(call: Call, steps: int, batch: int) -> Node | None:
     return Reshape(name=call.derive("column"), x=looked_up, shape=(batch, 1))
 
 
-def project(cell: Cell, x: Node) -> Node:
+def _project(cell: Cell, x: Node) -> Node:
     """x W + input bias of all steps, [T * B, gates * H]."""
     call, (steps, batch, width) = cell.call, x.type.shape
     flat = Reshape(name=call.derive("inputs"), x=x, shape=(steps * batch, width))
     return cell.from_input(flat)
 
 
-def ran(
+def _ran(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
     if lengths is not None or x.type.shape[0] > cell.most_unrolled(x):
-        return loop(cell, step, x, state, backwards, lengths)
-    return unroll(cell, step, x, state, backwards)
+        return _loop(cell, step, x, state, backwards, lengths)
+    return _unroll(cell, step, x, state, backwards)
 
 
-def unroll(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:
+def _unroll(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:
     """``ran`` with nodes of its own for each step; the hidden states are [T * B, H]."""
     call, (steps, batch, _) = cell.call, x.type.shape
-    rows = project(cell, x)
+    rows = _project(cell, x)
     results: dict[int, Node] = {}
     for t in reversed(range(steps)) if backwards else range(steps):
         now = along_span(call.derive("step"), rows, 0, SliceRange(t * batch, batch))
@@ -168,13 +168,13 @@ def unroll(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tu
     return Concat(name=call.derive("steps"), parts=parts, axis=0), state
 
 
-def loop(
+def _loop(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """``ran`` as a loop; the hidden states are [T, B, H]."""
     call, (steps, batch, _) = cell.call, x.type.shape
     shape = (steps, batch, cell.w.shape[1])
-    rows: Node = Reshape(name=call.derive("steps"), x=project(cell, x), shape=shape)
+    rows: Node = Reshape(name=call.derive("steps"), x=_project(cell, x), shape=shape)
     if backwards:
         rows = reversed_steps(call, rows, "backwards")
     clock = None if lengths is None else SequenceClock(call, lengths, steps, backwards)
@@ -233,16 +233,16 @@ class SequenceClock:
 
 @importer("LSTM")
 def lstm(call: Call) -> list[Node]:
-    return lstm_nodes(call, build_cells(call, 4, LSTM_FUNCTIONS, *transpose_weights(call)))
+    return lstm_nodes(call, build_cells(call, 4, LSTM_FUNCTIONS, *_transpose_weights(call)))
 
 
 def lstm_nodes(call: Call, cells: Sequence[Cell]) -> list[Node]:
     if call.integer("input_forget", 0):
         raise Unsupported("input_forget couples the gates")
-    return recurrent(call, cells, lstm_step, states=2)
+    return _recurrent(call, cells, _lstm_step, states=2)
 
 
-def lstm_step(cell: Cell, x: Node, state: State) -> State:
+def _lstm_step(cell: Cell, x: Node, state: State) -> State:
     """Gates in the order input, output, forget, cell."""
     h, c = state
     gates = cell.gates(x, h)
@@ -260,11 +260,11 @@ def lstm_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("GRU")
 def gru(call: Call) -> list[Node]:
-    cells = build_cells(call, 3, ("sigmoid", "tanh"), *transpose_weights(call))
-    return recurrent(call, cells, gru_step)
+    cells = build_cells(call, 3, ("sigmoid", "tanh"), *_transpose_weights(call))
+    return _recurrent(call, cells, _gru_step)
 
 
-def gru_step(cell: Cell, x: Node, state: State) -> State:
+def _gru_step(cell: Cell, x: Node, state: State) -> State:
     """Gates in the order update, reset, hidden."""
     (h,), n = state, cell.hidden
     is_linear_first = cell.call.integer("linear_before_reset", 0)
@@ -290,16 +290,16 @@ def gru_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("RNN")
 def rnn(call: Call) -> list[Node]:
-    return recurrent(call, build_cells(call, 1, ("tanh",), *transpose_weights(call)), rnn_step)
+    return _recurrent(call, build_cells(call, 1, ("tanh",), *_transpose_weights(call)), _rnn_step)
 
 
-def rnn_step(cell: Cell, x: Node, state: State) -> State:
+def _rnn_step(cell: Cell, x: Node, state: State) -> State:
     (h,) = state
     product = cell.product("state", h, cell.constant("R", cell.r))
     return (cell.activate(0, cell.add(cell.add(x, product), cell.constant("Rb", cell.state_bias))),)
 
 
-def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) -> list[Node]:
+def _recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) -> list[Node]:
     """Y [T, D, B, H], then the last state of each kind [D, B, H]; ``layout`` 1 puts B first."""
     x, batch_first = call.node(0), call.integer("layout", 0)
     if batch_first:
@@ -311,7 +311,7 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
     for number, cell in enumerate(cells):
         backwards = call.text("direction", "forward") == "reverse" or number == 1
         first = tuple(initial(call, 5 + s, number, batch, cell.hidden) for s in range(states))
-        joined, final = ran(cell, step, x, first, backwards, lengths)
+        joined, final = _ran(cell, step, x, first, backwards, lengths)
         shape = (steps, 1, batch, cell.hidden)
         rows.append(Reshape(name=call.derive("rows"), x=joined, shape=shape))
         last.append(final)
@@ -326,7 +326,7 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
     return outputs
 
 
-def transpose_weights(call: Call) -> tuple[Array, Array]:
+def _transpose_weights(call: Call) -> tuple[Array, Array]:
     """W and R as [D, I, gates * H] and [D, H, gates * H]."""
     w, r = call.array(1, "W"), call.array(2, "R")
     return w.transpose(0, 2, 1), r.transpose(0, 2, 1)

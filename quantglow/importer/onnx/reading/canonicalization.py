@@ -65,11 +65,11 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` if inlining would not end, or make more than the import may have."""
     if not proto.functions:
         return
-    sizes = inlined_sizes({function_key(f): f for f in proto.functions}, origin)
+    sizes = _inlined_sizes({_function_key(f): f for f in proto.functions}, origin)
     meter = Meter()
     total = GraphSize(0, proto.ByteSize())
     for node in all_nodes(proto.graph.node):
-        total += sizes.get(call_key(node), GraphSize(1, 0))
+        total += sizes.get(_call_key(node), GraphSize(1, 0))
         if total.nodes > meter.budget.nodes:
             meter.node = node
             raise meter.exceeded(
@@ -81,10 +81,12 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: with its local functions inlined {TOO_LARGE}")
 
 
-def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> dict[Key, GraphSize]:
+def _inlined_sizes(
+    functions: Mapping[Key, onnx.FunctionProto], origin: str
+) -> dict[Key, GraphSize]:
     """Sizes of functions with all that they call.  Raises ``ModelError`` for recursion."""
     calls = {
-        key: Counter(call_key(node) for node in all_nodes(function.node))
+        key: Counter(_call_key(node) for node in all_nodes(function.node))
         for key, function in functions.items()
     }
     waits = {key: sum(name in functions for name in called) for key, called in calls.items()}
@@ -98,7 +100,7 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
         key = ready.pop()
         size = GraphSize(0, functions[key].ByteSize())
         parts = (sizes.get(name, GraphSize(1, 0)) * n for name, n in calls[key].items())
-        sizes[key] = cap(sum(parts, size))
+        sizes[key] = _cap(sum(parts, size))
         for caller in callers[key]:
             waits[caller] -= 1
             if not waits[caller]:
@@ -110,48 +112,48 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
 
 def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model whose calls of local functions have the attributes that these have defaults for."""
-    defaults = collect_defaults(proto)
+    defaults = _collect_defaults(proto)
     if not any(defaults.values()):
         return proto
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     for node in every_node(model):
         stated = {attribute.name for attribute in node.attribute}
-        function_defaults = defaults.get(call_key(node), {})
+        function_defaults = defaults.get(_call_key(node), {})
         node.attribute.extend(
             value for name, value in function_defaults.items() if name not in stated
         )
     return model
 
 
-def collect_defaults(proto: onnx.ModelProto) -> dict[Key, Defaults]:
+def _collect_defaults(proto: onnx.ModelProto) -> dict[Key, Defaults]:
     """The defaults of local functions.  An attribute that a function only passes on has the default
     that it has there."""
-    functions = {function_key(function): function for function in proto.functions}
+    functions = {_function_key(function): function for function in proto.functions}
     defaults: dict[Key, Defaults] = {}
-    for key in inlined_sizes(functions, "the model"):  # Functions come before their callers.
+    for key in _inlined_sizes(functions, "the model"):  # Functions come before their callers.
         attributes = defaults[key] = {a.name: a for a in functions[key].attribute_proto}
-        passed = forwarded_calls(functions[key])
+        passed = _forwarded_calls(functions[key])
         for name in functions[key].attribute:
             values = [defaults.get(called, {}).get(inner) for called, inner in passed.get(name, ())]
-            if value := the_same(values):
+            if value := _the_same(values):
                 attributes[name] = onnx.AttributeProto()
                 attributes[name].CopyFrom(value)
                 attributes[name].name = name
     return defaults
 
 
-def forwarded_calls(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
+def _forwarded_calls(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
     """For each attribute of a function the operators that get it, and its names there."""
     receivers = defaultdict(list)
     for node in all_nodes(function.node):
         for attribute in node.attribute:
             if attribute.ref_attr_name:
-                receivers[attribute.ref_attr_name].append((call_key(node), attribute.name))
+                receivers[attribute.ref_attr_name].append((_call_key(node), attribute.name))
     return receivers
 
 
-def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProto | None:
+def _the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProto | None:
     """The value that all have in common, but for their names; None without one."""
     texts = set()
     for value in values:
@@ -164,20 +166,20 @@ def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProt
     return values[0] if len(texts) == 1 else None
 
 
-def cap(size: GraphSize) -> GraphSize:
+def _cap(size: GraphSize) -> GraphSize:
     """Numbers that stay short however many levels double them."""
     return GraphSize(min(size.nodes, 2**62), min(size.nbytes, 2**62))
 
 
-def function_key(function: onnx.FunctionProto) -> Key:
-    return standard(function.domain), function.name, function.overload
+def _function_key(function: onnx.FunctionProto) -> Key:
+    return _standard(function.domain), function.name, function.overload
 
 
-def call_key(node: onnx.NodeProto) -> Key:
-    return standard(node.domain), node.op_type, node.overload
+def _call_key(node: onnx.NodeProto) -> Key:
+    return _standard(node.domain), node.op_type, node.overload
 
 
-def standard(domain: str) -> str:
+def _standard(domain: str) -> str:
     """The standard domain has two names."""
     return "" if domain == "ai.onnx" else domain
 
@@ -189,22 +191,22 @@ def names(keys: Iterable[Key]) -> list[str]:
 def with_functions_inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model without local functions; their nodes tell which calls they are from."""
     inlined = onnx.inliner.inline_local_functions(proto)
-    functions = {function_key(function): function for function in proto.functions}
+    functions = {_function_key(function): function for function in proto.functions}
     waiting: list[tuple[Sequence[onnx.NodeProto], Sequence[onnx.NodeProto], Calls]]
     waiting = [(proto.graph.node, inlined.graph.node, ())]
     while waiting:
         before, after, outer = waiting.pop()
-        for (node, calls), copy in zip(expansion(before, functions, outer), after, strict=False):
+        for (node, calls), copy in zip(_expansion(before, functions, outer), after, strict=False):
             if node.op_type != copy.op_type:
                 break  # An inliner that adds nodes: the rest is known by its own names.
             if calls:
                 note_calls(copy, (node, *calls) if node.name else calls)
-            pairs = zip(graphs_in(node), graphs_in(copy), strict=False)
+            pairs = zip(_graphs_in(node), _graphs_in(copy), strict=False)
             waiting += [(one.node, other.node, calls) for one, other in pairs]
     return inlined
 
 
-def expansion(
+def _expansion(
     nodes: Iterable[onnx.NodeProto], functions: Mapping[Key, onnx.FunctionProto], outer: Calls
 ) -> Iterator[tuple[onnx.NodeProto, Calls]]:
     """The nodes with those of the functions that they call in their places, and the calls."""
@@ -213,13 +215,13 @@ def expansion(
         inner, calls = waiting[-1]
         if (node := next(inner, None)) is None:
             waiting.pop()
-        elif (function := functions.get(call_key(node))) is not None:
+        elif (function := functions.get(_call_key(node))) is not None:
             waiting.append((iter(function.node), (node, *calls)[:MAX_DEPTH]))
         else:
             yield node, calls
 
 
-def graphs_in(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+def _graphs_in(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The subgraphs of a node."""
     return [g for a in node.attribute for g in (a.g, *a.graphs) if g.node]
 
@@ -229,34 +231,34 @@ def with_dense_tensors(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
 
     Raises ``ModelError`` for those that are malformed, or too large when dense.
     """
-    in_nodes = any(is_sparse(node, each) for node in every_node(proto) for each in node.attribute)
-    if not in_nodes and not any(graph.sparse_initializer for graph in every_graph(proto)):
+    in_nodes = any(_is_sparse(node, each) for node in every_node(proto) for each in node.attribute)
+    if not in_nodes and not any(graph.sparse_initializer for graph in _every_graph(proto)):
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     room = MOST_NBYTES
-    for graph in every_graph(copy):
+    for graph in _every_graph(copy):
         for sparse in graph.sparse_initializer:
-            dense = dense_tensor(sparse, origin, room)
+            dense = _dense_tensor(sparse, origin, room)
             room -= len(dense.raw_data)
             graph.initializer.append(dense)
         graph.ClearField("sparse_initializer")
     for node in every_node(copy):
         for attribute in node.attribute:
-            if is_sparse(node, attribute):
-                dense = dense_tensor(attribute.sparse_tensor, origin, room)
+            if _is_sparse(node, attribute):
+                dense = _dense_tensor(attribute.sparse_tensor, origin, room)
                 room -= len(dense.raw_data)
                 attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
     return copy
 
 
-def is_sparse(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
+def _is_sparse(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
     """Whether an attribute is the value of a Constant, and not a name of a function's attribute."""
     has_tensor = attribute.name == SPARSE and attribute.HasField("sparse_tensor")
     return has_tensor and node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
-def every_graph(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+def _every_graph(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The graph and all subgraphs."""
     yield proto.graph
     for node in every_node(proto):
@@ -266,7 +268,7 @@ def every_graph(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def dense_tensor(sparse: onnx.SparseTensorProto, origin: str, room: int) -> onnx.TensorProto:
+def _dense_tensor(sparse: onnx.SparseTensorProto, origin: str, room: int) -> onnx.TensorProto:
     """A tensor of ``room`` bytes at most.  Raises ``ModelError``."""
     name, dims = sparse.values.name, tuple(sparse.dims)
     try:
@@ -297,11 +299,11 @@ def sort_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     It is the same object if they are so already.  Nodes in a cycle stay where they are.
     """
     try:
-        if not unsorted(proto):
+        if not _unsorted(proto):
             return proto
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        for nodes, order in unsorted(copy):
+        for nodes, order in _unsorted(copy):
             moved = [onnx.NodeProto() for _ in order]
             for node, position in zip(moved, order, strict=True):
                 node.CopyFrom(nodes[position])
@@ -312,27 +314,27 @@ def sort_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
 
 
-def unsorted(proto: onnx.ModelProto) -> Unsorted:
+def _unsorted(proto: onnx.ModelProto) -> Unsorted:
     """The lists of nodes that are not in order, those of inner graphs first."""
     lists: Unsorted = []
     for nodes in (*(function.node for function in proto.functions), proto.graph.node):
-        read_outside(nodes, (), lists)
+        _read_outside(nodes, (), lists)
     return lists
 
 
-def read_outside(
+def _read_outside(
     nodes: Sequence[onnx.NodeProto], defined: Iterable[str], lists: Unsorted
 ) -> set[str]:
     """The values that nodes read and neither make nor are ``defined``; adds to ``lists``."""
-    reads = [read_by(node, lists) for node in nodes]
+    reads = [_read_by(node, lists) for node in nodes]
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needs = [{makers[name] for name in operands if name in makers} for operands in reads]
-    if (order := topological_order(needs)) is not None:
+    if (order := _topological_order(needs)) is not None:
         lists.append((nodes, order))
     return set().union(*reads) - makers.keys() - set(defined)
 
 
-def read_by(node: onnx.NodeProto, lists: Unsorted) -> set[str]:
+def _read_by(node: onnx.NodeProto, lists: Unsorted) -> set[str]:
     """The values that a node reads, in its subgraphs, too."""
     reads = set(node.input)
     for attribute in node.attribute:
@@ -340,13 +342,13 @@ def read_by(node: onnx.NodeProto, lists: Unsorted) -> set[str]:
             if graph.node or graph.output:
                 defined = {value.name for value in graph.input}
                 defined |= {weights.name for weights in graph.initializer}
-                reads |= read_outside(graph.node, defined, lists)
+                reads |= _read_outside(graph.node, defined, lists)
                 computed = {name for inner in graph.node for name in inner.output}
                 reads |= {end.name for end in graph.output} - computed - defined
     return reads
 
 
-def topological_order(needs: Sequence[set[int]]) -> list[int] | None:
+def _topological_order(needs: Sequence[set[int]]) -> list[int] | None:
     """Positions so that each comes behind those that it needs; None where they are so, or cannot
     be.
     """

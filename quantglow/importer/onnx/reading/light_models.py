@@ -57,11 +57,11 @@ def light(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
     sizes = {name: tensor_nbytes(tensor) for name, tensor in large.items()}
     if not pages.is_worth_paging(sizes.values()):
         return proto, {}
-    arrays = pages.page(array for array in map(raw_array, large.values()))
+    arrays = pages.page(array for array in map(_raw_array, large.values()))
     if arrays is None:
         return proto, {}
     weights = dict(zip(large, arrays, strict=True))
-    return without_data(proto, weights), weights
+    return _without_data(proto, weights), weights
 
 
 def large_initializers(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -90,13 +90,13 @@ def weights_nbytes(proto: onnx.ModelProto) -> int:
     return sum(map(tensor_nbytes, all_tensors(proto)))
 
 
-def raw_array(tensor: onnx.TensorProto) -> Array:
+def _raw_array(tensor: onnx.TensorProto) -> Array:
     """The elements of a tensor that has them as bytes."""
     kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     return np.frombuffer(tensor.raw_data, kind.newbyteorder("<")).reshape(tuple(tensor.dims))
 
 
-def without_data(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
+def _without_data(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
     """A copy without the data of some initializers."""
     model = onnx.ModelProto()
     copy_fields(proto, model, {"graph"})
@@ -166,11 +166,11 @@ def serialize(proto: onnx.ModelProto, weights: Weights) -> Content:
     header.graph.ClearField("initializer")
     parts: list[Data] = [header.SerializeToString(deterministic=True)]
     for tensor in proto.graph.initializer:
-        parts += wrap_tensor(tensor, weights.get(tensor.name))
+        parts += _wrap_tensor(tensor, weights.get(tensor.name))
     return JoinedBytes(tuple(parts))
 
 
-def wrap_tensor(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:
+def _wrap_tensor(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:
     """A graph with one initializer, which has the elements of an array, as a field of a model."""
     inner: list[Data] = [tensor.SerializeToString(deterministic=True)]
     if array is not None:
@@ -216,7 +216,7 @@ class Initializers:
         )
         if not whole or not is_worth_paging(len(data) for _, data in self.data):
             return None
-        arrays = page(as_array(tensors[name], data) for name, data in self.data)
+        arrays = page(_as_array(tensors[name], data) for name, data in self.data)
         return None if arrays is None else dict(zip((n for n, _ in self.data), arrays, strict=True))
 
     def without(self, model: memoryview) -> Iterator[Data]:
@@ -248,7 +248,7 @@ class Initializers:
         return header
 
 
-def as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
+def _as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
     """The elements of an initializer in its data."""
     kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     return np.frombuffer(data, kind.newbyteorder("<")).reshape(tuple(tensor.dims))
@@ -258,7 +258,7 @@ def source_hash(model: onnx.ModelProto, weights: Weights) -> str:
     """sha256 of the content of a light model and its weights, as hexadecimal text."""
     digest = Digest()
     digest.add("quantglow-model-1", sorted(opset_versions(model).items()))
-    add_graph(digest, model.graph, weights)
+    _add_graph(digest, model.graph, weights)
     return digest.sha.hexdigest()
 
 
@@ -275,44 +275,44 @@ class Digest:
             self.sha.update(data)
 
 
-def add_graph(digest: Digest, graph: onnx.GraphProto, weights: Weights) -> None:
+def _add_graph(digest: Digest, graph: onnx.GraphProto, weights: Weights) -> None:
     digest.add(len(graph.input), len(graph.output), len(graph.initializer), len(graph.node))
     digest.add([(i.name, i.type.tensor_type.elem_type) for i in graph.input])
     digest.add([output.name for output in graph.output])
     for tensor in sorted(graph.initializer, key=lambda t: t.name):
         digest.add(tensor.name)
-        add_tensor(digest, tensor, weights.get(tensor.name))
+        _add_tensor(digest, tensor, weights.get(tensor.name))
     for node in graph.node:
-        add_node(digest, node)
+        _add_node(digest, node)
 
 
-def add_node(digest: Digest, node: onnx.NodeProto) -> None:
+def _add_node(digest: Digest, node: onnx.NodeProto) -> None:
     domain = "" if node.domain == "ai.onnx" else node.domain
     digest.add(domain, node.op_type, list(node.input), list(node.output), len(node.attribute))
     for attribute in sorted(node.attribute, key=lambda a: a.name):
         digest.add(attribute.name, attribute.type)
-        add_attribute(digest, attribute)
+        _add_attribute(digest, attribute)
 
 
-def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
+def _add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
     value = onnx.helper.get_attribute_value(attribute)
     values = value if isinstance(value, list) else [value]
     for item in values if len(values) else ():
         if isinstance(item, onnx.TensorProto):
-            add_tensor(digest, item)
+            _add_tensor(digest, item)
         elif isinstance(item, onnx.GraphProto):
-            add_graph(digest, item, {})
+            _add_graph(digest, item, {})
         elif isinstance(item, onnx.SparseTensorProto):
             digest.add(list(item.dims))
-            add_tensor(digest, item.values)
-            add_tensor(digest, item.indices)
+            _add_tensor(digest, item.values)
+            _add_tensor(digest, item.indices)
         elif isinstance(item, onnx.TypeProto):
             digest.add(item.SerializeToString(deterministic=True))
         else:
             digest.add(item)
 
 
-def add_tensor(digest: Digest, tensor: onnx.TensorProto, weights: Array | None = None) -> None:
+def _add_tensor(digest: Digest, tensor: onnx.TensorProto, weights: Array | None = None) -> None:
     digest.add(tensor.data_type, list(tensor.dims))
     array = tensor_array(tensor) if weights is None else weights
     if array.dtype == np.object_:

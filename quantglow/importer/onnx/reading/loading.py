@@ -92,14 +92,14 @@ def load_model(
     if isinstance(model, onnx.ModelProto):
         return check(model, "the model", folder=None)
     if isinstance(model, bytes | bytearray | memoryview):
-        return read_light(bytes(model), "the model", None)
+        return _read_light(bytes(model), "the model", None)
     if not isinstance(model, str | os.PathLike):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not {type(model).__name__}")
     path = Path(model)
-    return read_light(read_file(path), str(path), path.parent)
+    return _read_light(read_file(path), str(path), path.parent)
 
 
-def read_light(data: bytes, origin: str, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
+def _read_light(data: bytes, origin: str, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
     """The checked light model in these bytes, and its weights, of which no other copy is made."""
     proto, weights = light_decoded(data, origin)
     model, paged = check(proto, origin, folder, weights)
@@ -126,39 +126,39 @@ def check(
     """
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
-    check_versions(proto, origin)
-    check_names(proto, origin)
+    _check_versions(proto, origin)
+    _check_names(proto, origin)
     check_growth(proto, origin)
-    check_counts(proto, origin)
-    load_external_data(proto, origin, folder)
+    _check_counts(proto, origin)
+    _load_external_data(proto, origin, folder)
     proto, weights = light(with_dense_tensors(proto, origin))
     proto = with_defaults(sort_nodes(proto))
     try:
-        onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
+        onnx.checker.check_model(_for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:
             proto = with_functions_inlined(proto)
             proto = with_dense_tensors(proto, origin)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
-    check_loops(proto)
+    _check_loops(proto)
     return proto, weights
 
 
-def for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model as the checker wants it, which is stricter than every runtime.
 
     It insists on a shape, even an empty one, before IR version 4 on listing all initializers as
     inputs, and on operators of the standard.
     """
     ends = [*proto.graph.input, *proto.graph.output]
-    shaped = all(e.type.tensor_type.HasField("shape") for e in ends if is_tensor(e))
+    shaped = all(e.type.tensor_type.HasField("shape") for e in ends if _is_tensor(e))
     is_standard = not any(node.op_type in RUNTIMES_OWN for node in every_node(proto))
     if shaped and is_standard and proto.ir_version >= LISTLESS_IR:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     copy.ir_version = max(copy.ir_version, LISTLESS_IR)
-    for end in filter(is_tensor, [*copy.graph.input, *copy.graph.output]):
+    for end in filter(_is_tensor, [*copy.graph.input, *copy.graph.output]):
         end.type.tensor_type.shape.SetInParent()
     for node in every_node(copy):
         if node.op_type in RUNTIMES_OWN and not node.domain:
@@ -167,11 +167,11 @@ def for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def is_tensor(value: onnx.ValueInfoProto) -> bool:
+def _is_tensor(value: onnx.ValueInfoProto) -> bool:
     return bool(value.type.HasField("tensor_type"))
 
 
-def check_versions(proto: onnx.ModelProto, origin: str) -> None:
+def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
     newest, version = onnx.defs.onnx_opset_version(), main_opset(proto)
     if version > newest:
         raise ModelError(
@@ -191,28 +191,28 @@ def check_age(proto: onnx.ModelProto) -> None:
         )
 
 
-def check_names(proto: onnx.ModelProto, origin: str) -> None:
+def _check_names(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for names that are not text: protobuf gives damaged ones as bytes."""
     for name in all_names(proto):
         if not isinstance(name, str):
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 
 
-def attribute_integers(attribute: onnx.AttributeProto) -> list[int]:
+def _attribute_integers(attribute: onnx.AttributeProto) -> list[int]:
     """The integers of an attribute of one or several."""
     if attribute.type == onnx.AttributeProto.INT:
         return [attribute.i]
     return list(attribute.ints)
 
 
-def check_counts(proto: onnx.ModelProto, origin: str) -> None:
+def _check_counts(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for attributes outside of ``COUNTS``."""
     nodes = (n for n in every_node(proto) if n.domain in COUNTING)
     for node, attribute in ((n, a) for n in nodes for a in n.attribute):
         count = COUNTS.get(attribute.name)
         if count is None:
             continue
-        numbers = attribute_integers(attribute)
+        numbers = _attribute_integers(attribute)
         least = len(node.output) if attribute.name == "num_outputs" else 0
         if any(number < least or number not in count.range for number in numbers):
             name = node.name or next(filter(None, node.output), "")
@@ -223,7 +223,7 @@ def check_counts(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> None:
+def _load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> None:
     """Read weights stored beside the model, inside its folder only."""
     room = MAX_NBYTES
     for tensor in all_tensors(proto):
@@ -232,19 +232,19 @@ def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None)
         what = f"{origin}: external data of tensor {tensor.name!r}"
         if folder is None:
             raise ModelError(f"{what} needs the model's folder; pass the model as a path")
-        tensor.raw_data = read_external(tensor, folder, what, room)
+        tensor.raw_data = _read_external(tensor, folder, what, room)
         room -= len(tensor.raw_data)
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
 
 
-def read_external(tensor: onnx.TensorProto, folder: Path, what: str, room: int) -> bytes:
+def _read_external(tensor: onnx.TensorProto, folder: Path, what: str, room: int) -> bytes:
     """The bytes of a tensor, ``room`` at most: many tensors may name one file, or a sparse one."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    path = safe_path(entries.get("location", ""), folder, what)
+    path = _safe_path(entries.get("location", ""), folder, what)
     try:
         with path.open("rb") as file:
-            check_links(path, os.fstat(file.fileno()), what)
+            _check_links(path, os.fstat(file.fileno()), what)
             size, offset = os.fstat(file.fileno()).st_size, int(entries.get("offset", 0))
             nbytes = int(entries.get("length", size - offset))
             if not 0 <= offset <= size or not 0 <= nbytes <= size - offset:
@@ -257,7 +257,7 @@ def read_external(tensor: onnx.TensorProto, folder: Path, what: str, room: int) 
         raise ModelError(f"{what} cannot be read: {error}") from None
 
 
-def safe_path(location: str, folder: Path, what: str) -> Path:
+def _safe_path(location: str, folder: Path, what: str) -> Path:
     """The file ``location`` names in ``folder``.  Raises ``ModelError`` if it leaves the folder."""
     forms = (PurePosixPath(location), PureWindowsPath(location))
     leaves = any(form.is_absolute() or form.anchor or ".." in form.parts for form in forms)
@@ -271,7 +271,7 @@ def safe_path(location: str, folder: Path, what: str) -> Path:
     return path
 
 
-def check_links(path: Path, status: os.stat_result, what: str) -> None:
+def _check_links(path: Path, status: os.stat_result, what: str) -> None:
     """Raise ``ModelError`` for a file that has names (hard links) outside of its folder.
 
     Whoever may write into the folder could link files there that only the reader may read.
@@ -287,7 +287,7 @@ def check_links(path: Path, status: os.stat_result, what: str) -> None:
         )
 
 
-def check_loops(proto: onnx.ModelProto) -> None:
+def _check_loops(proto: onnx.ModelProto) -> None:
     """Raise ``ImportBudgetError`` for a Loop that stacks more than the import's budget.
 
     Only known numbers of trips count, and conditions that never end the loop.
@@ -295,17 +295,17 @@ def check_loops(proto: onnx.ModelProto) -> None:
     loops = [n for n in all_nodes(proto.graph.node) if n.op_type == "Loop" and n.domain in STANDARD]
     if not loops:
         return
-    meter, constants = Meter(), dict(constant_tensors(proto))
+    meter, constants = Meter(), dict(_constant_tensors(proto))
     for node in loops:
         stacked = len(node.output) - max(len(node.input) - 2, 0)
-        trips = sure_trips(node, constants) if stacked > 0 else 0
+        trips = _sure_trips(node, constants) if stacked > 0 else 0
         if trips * stacked * RESULT_NBYTES > meter.budget.nbytes:
             meter.node = node
             count = "without end" if math.isinf(trips) else f"{trips:.0f} times"
             raise meter.exceeded("nbytes", f"the loop runs {count} and keeps a result of each trip")
 
 
-def constant_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def _constant_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Names and values of initializers and Constant nodes, of subgraphs, too."""
     for graph in iterate_graphs(proto):
         for tensor in graph.initializer:
@@ -316,16 +316,16 @@ def constant_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorP
                 yield from zip(node.output, values, strict=False)
 
 
-def sure_trips(node: onnx.NodeProto, constants: Constants) -> float:
+def _sure_trips(node: onnx.NodeProto, constants: Constants) -> float:
     """The number of trips; 0 where it is computed, or where a condition may end the loop."""
     trips, holds = (*node.input, "", "")[:2]
     bodies = [a.g for a in node.attribute if a.name == "body"]
-    if not bodies or (holds and not scalar(holds, constants)) or may_end(bodies[0], constants):
+    if not bodies or (holds and not _scalar(holds, constants)) or _may_end(bodies[0], constants):
         return 0
-    return max(scalar(trips, constants), 0) if trips else math.inf
+    return max(_scalar(trips, constants), 0) if trips else math.inf
 
 
-def may_end(body: onnx.GraphProto, constants: Constants) -> bool:
+def _may_end(body: onnx.GraphProto, constants: Constants) -> bool:
     """Whether the condition after a trip is anything but true or the condition before it."""
     if not body.output or len(body.input) < 2:
         return True
@@ -333,10 +333,10 @@ def may_end(body: onnx.GraphProto, constants: Constants) -> bool:
     name = body.output[0].name
     while (node := makers.pop(name, None)) and node.op_type == "Identity":
         name = next(iter(node.input), "")
-    return name != body.input[1].name and not scalar(name, constants)
+    return name != body.input[1].name and not _scalar(name, constants)
 
 
-def scalar(name: str, constants: Constants) -> int:
+def _scalar(name: str, constants: Constants) -> int:
     """The first element of a constant; 0 where the value is not known."""
     tensor = constants.get(name)
     if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:

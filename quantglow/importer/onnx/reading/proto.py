@@ -44,16 +44,16 @@ def opset_versions(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Initializers and attribute tensors of the graph, its subgraphs and the local functions."""
-    yield from graph_tensors(proto.graph)
+    yield from _graph_tensors(proto.graph)
     for attribute in (a for node in every_node(proto) for a in node.attribute):
         yield from (attribute.t, *attribute.tensors)
         for graph in (attribute.g, *attribute.graphs):
-            yield from graph_tensors(graph)
+            yield from _graph_tensors(graph)
         for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
             yield from (sparse.values, sparse.indices)
 
 
-def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -145,7 +145,7 @@ def infer(
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         for graph in iterate_graphs(copy):
-            give_types(graph, names)
+            _give_types(graph, names)
         model = copy
     try:
         return onnx.shape_inference.infer_shapes(model, check_type, strict, data_prop)
@@ -153,7 +153,7 @@ def infer(
         raise onnx.shape_inference.InferenceError(str(error)) from error
 
 
-def give_types(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+def _give_types(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     """Declare values of a graph without a type, if it has them: with an empty type, which any
     inferred one replaces.
     """

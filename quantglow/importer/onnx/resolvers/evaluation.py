@@ -90,8 +90,8 @@ def with_free_sizes(
         arrays = [value.array for value in operands if isinstance(value, KnownValue)]
         result = compute(Call(proto, scope), arrays)
         if result is not None:
-            sizes = settle(result)
-            exclude_ones(partial(compute, Call(proto, scope)), arrays, sizes)
+            sizes = _settle(result)
+            _exclude_ones(partial(compute, Call(proto, scope)), arrays, sizes)
             return {proto.output[0]: known_value(proto.output[0], sizes)}
     is_computed = any(not isinstance(value, KnownValue) for value in operands)
     if is_computed and (proto.op_type in _AT_RUN_TIME or qualify(proto) not in IMPORTERS):
@@ -105,7 +105,7 @@ def with_free_sizes(
     return None
 
 
-def exclude_ones(
+def _exclude_ones(
     compute: Callable[[Sequence[Array]], Any], arrays: Sequence[Array], expected: Array
 ) -> None:
     """Record of each symbol that it is not 1, if the result would not be ``expected`` there.
@@ -133,7 +133,7 @@ def at(array: Array, values: Mapping[str, int]) -> Array:
     return np.array(parts, np.int64).reshape(array.shape)
 
 
-def settle(array: Array) -> Array:
+def _settle(array: Array) -> Array:
     """The sizes with those that have one value only as integers."""
     return integers(np.frompyfunc(constant_or_size, 1, 1)(array)) if has_free(array) else array
 
@@ -269,10 +269,10 @@ def evaluate_node(
         result = find_importer(proto)(Call(proto, inner))
         results = bind(proto, result if isinstance(result, Sequence) else [result], inner)
     except Unsupported as reason:
-        results = hand_over(proto, inner, reason)
+        results = _hand_over(proto, inner, reason)
     try:
         return {
-            name: KnownValue(name, compute(value, scope.meter))
+            name: KnownValue(name, _compute(value, scope.meter))
             if isinstance(value, Node)
             else value
             for name, value in results.items()
@@ -289,7 +289,7 @@ def find_importer(proto: onnx.NodeProto) -> Importer:
     return IMPORTERS[kind]
 
 
-def hand_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
+def _hand_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """External nodes for what the importer refused.  Raises its reason where they may not be."""
     results = left_to_fallback(proto, scope, str(reason)) if scope.fallback else None
     if results is None:
@@ -297,7 +297,7 @@ def hand_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) ->
     return results
 
 
-def compute(node: Node, meter: Meter) -> Array:
+def _compute(node: Node, meter: Meter) -> Array:
     """The value of a node that depends on Constants only."""
 
     def evaluate(step: Node, operands: Sequence[Array]) -> Array:

@@ -54,8 +54,8 @@ def expand(
     function = definition(proto, scope)
     if function is None:
         return None
-    names = renaming(proto, function, scope)
-    nodes = [rename(node, names, function_attributes(proto, function)) for node in function.node]
+    names = _renaming(proto, function, scope)
+    nodes = [_rename(node, names, _function_attributes(proto, function)) for node in function.node]
     inner = replace(
         scope,
         opsets={**scope.opsets, **opset_versions(function)},
@@ -81,17 +81,17 @@ def definition(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto 
 
     Raises ``Unsupported`` for a fused operator whose activation is unknown.
     """
-    if (fused := definition_of_fused(proto, scope)) is not None:
+    if (fused := _definition_of_fused(proto, scope)) is not None:
         return fused
     try:
         # The type stubs lack some of its methods.
         schema: Any = onnx.defs.get_schema(proto.op_type, scope.opsets[proto.domain], proto.domain)
         if schema.has_function:
-            version = newest(schema.function_opset_versions, scope.opset)
+            version = _newest(schema.function_opset_versions, scope.opset)
             text = schema.get_function_with_opset_version(version)
         elif schema.has_context_dependent_function:
-            version = newest(schema.context_dependent_function_opset_versions, scope.opset)
-            types = [operand_type(name, scope) for name in proto.input]
+            version = _newest(schema.context_dependent_function_opset_versions, scope.opset)
+            types = [_operand_type(name, scope) for name in proto.input]
             text = schema.get_context_dependent_function_with_opset_version(
                 version, proto.SerializeToString(), types
             )
@@ -104,18 +104,18 @@ def definition(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto 
     return function if function.node else None
 
 
-def newest(versions: Iterable[int], opset: int) -> int:
+def _newest(versions: Iterable[int], opset: int) -> int:
     """The newest version that the model may use, else the oldest there is."""
     ordered = sorted(versions)
     return max((v for v in ordered if v <= opset), default=ordered[0])
 
 
-def operand_type(name: str, scope: ImportScope) -> bytes:
+def _operand_type(name: str, scope: ImportScope) -> bytes:
     kind = value_info(name, scope.values[name]).type if name else onnx.TypeProto()
     return bytes(kind.SerializeToString())
 
 
-def renaming(
+def _renaming(
     proto: onnx.NodeProto, function: onnx.FunctionProto, scope: ImportScope
 ) -> dict[str, str]:
     """Names of the definition -> names of the model: operands, results, and new ones."""
@@ -133,7 +133,7 @@ def renaming(
     return names
 
 
-def function_attributes(
+def _function_attributes(
     proto: onnx.NodeProto, function: onnx.FunctionProto
 ) -> dict[str, onnx.AttributeProto]:
     """Attributes that the definition may refer to: the node's own, else their defaults."""
@@ -147,7 +147,7 @@ def function_attributes(
     return {**inherited, **{a.name: a for a in proto.attribute}}
 
 
-def rename(
+def _rename(
     node: onnx.NodeProto,
     names: Mapping[str, str],
     attributes: Mapping[str, onnx.AttributeProto],
@@ -165,7 +165,7 @@ def rename(
         copy.CopyFrom(attributes.get(attribute.ref_attr_name, attribute))
         copy.name = attribute.name
         if copy.HasField("g"):
-            inner = [rename(n, names, attributes) for n in copy.g.node]
+            inner = [_rename(n, names, attributes) for n in copy.g.node]
             del copy.g.node[:]
             copy.g.node.extend(inner)
             for output in copy.g.output:
@@ -191,7 +191,7 @@ class Definition:
         return self.add("Constant", value=numpy_helper.from_array(array))
 
 
-def definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto | None:
+def _definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto | None:
     """The operator by standard ones; None for another operator.  Raises ``Unsupported``."""
     make = DEFINITIONS.get(qualify(proto))
     if make is None:
@@ -206,25 +206,25 @@ def definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.Funct
     )
 
 
-def fuse_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def _fuse_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Conv(X, W, B) + Z)``"""
     result = definition.add("Conv", *operands[:3], **attributes(call))
     if call.has(3):
         result = definition.add("Add", result, operands[3])
     names = PARAMETERS.get(call.text("activation", ""), ())
     values = call.attributes.get("activation_params", ())
-    return activate(call, definition, result, dict(zip(names, values, strict=False)))
+    return _activate(call, definition, result, dict(zip(names, values, strict=False)))
 
 
-def fuse_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def _fuse_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Gemm(A, B, C))``"""
     result = definition.add("Gemm", *operands, **attributes(call))
     names = PARAMETERS.get(call.text("activation", ""), ())
     values = {name: call.attributes.get(f"activation_{name}") for name in names}
-    return activate(call, definition, result, {n: v for n, v in values.items() if v is not None})
+    return _activate(call, definition, result, {n: v for n, v in values.items() if v is not None})
 
 
-def fuse_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def _fuse_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``alpha * A' @ B'``; ``transBatchA`` moves the first axis of A behind the batch."""
     moved = []
     for position, name in enumerate("AB"):
@@ -248,7 +248,7 @@ def attributes(call: Call) -> dict[str, Any]:
     return {name: value for name, value in call.attributes.items() if name in accepted}
 
 
-def activate(call: Call, definition: Definition, x: str, parameters: Mapping[str, float]) -> str:
+def _activate(call: Call, definition: Definition, x: str, parameters: Mapping[str, float]) -> str:
     """The activation of x; attributes that are not given have ONNX's defaults."""
     op_type = call.text("activation", "")
     if not op_type:
@@ -267,8 +267,8 @@ def activate(call: Call, definition: Definition, x: str, parameters: Mapping[str
 
 
 DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {
-    "com.microsoft.FusedConv": fuse_conv,
-    "com.microsoft.FusedGemm": fuse_gemm,
-    "com.microsoft.FusedMatMul": fuse_matmul,
+    "com.microsoft.FusedConv": _fuse_conv,
+    "com.microsoft.FusedGemm": _fuse_gemm,
+    "com.microsoft.FusedMatMul": _fuse_matmul,
 }
 """Operator -> the function that writes its definition, and gives the name of the result."""

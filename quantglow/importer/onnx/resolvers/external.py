@@ -54,10 +54,10 @@ def left_to_fallback(
     proto: onnx.NodeProto, scope: ImportScope, reason: str
 ) -> dict[str, Value] | None:
     """External nodes for the outputs that something reads, None if they have no concrete types."""
-    single = single_model(proto, scope)
+    single = _single_model(proto, scope)
     if single is None:
         return None
-    types = ml_types(proto, operand_types(proto, scope))
+    types = ml_types(proto, _operand_types(proto, scope))
     types |= result_types(single.proto, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
@@ -82,7 +82,7 @@ def left_to_fallback(
     }
 
 
-def operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
+def _operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
     """Types of operands that the graph has; a node that was taken alone has no others."""
     values = [scope.values[name] for name in proto.input if name]
     kinds = [(graph_dtype(value_onnx_type(value)), value_shape(value)) for value in values]
@@ -97,7 +97,7 @@ class SingleModel:
     args: tuple[Node, ...]
 
 
-def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | None:
+def _single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | None:
     """The node alone, without its notes; None if it reads what the graph cannot hold."""
     graph = onnx.GraphProto(name="external", node=[proto])
     clear_notes(graph.node)
@@ -105,9 +105,9 @@ def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | Non
     for name in dict.fromkeys(read_names(proto)):
         value = scope.values.get(name)
         if isinstance(value, KnownValue) and not isinstance(value, KnownSizes) and is_stored(value):
-            graph.initializer.append(onnx.numpy_helper.from_array(as_stored(value.array), name))
+            graph.initializer.append(onnx.numpy_helper.from_array(_as_stored(value.array), name))
             continue
-        node = None if value is None else resolve_tensor(name, scope)
+        node = None if value is None else _resolve_tensor(name, scope)
         if node is None:
             return None
         args.append(node)
@@ -118,7 +118,7 @@ def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | Non
     return SingleModel(model, tuple(args))
 
 
-def resolve_tensor(name: str, scope: ImportScope) -> Node | None:
+def _resolve_tensor(name: str, scope: ImportScope) -> Node | None:
     """The node of a value as ONNX has it, None where the graph has only codes of it."""
     try:
         node = scope.tensor(name)
@@ -150,7 +150,7 @@ def is_stored(value: KnownValue) -> bool:
     return graph_dtype(value.onnx_type) is None or value.array.nbytes <= STORED_NBYTES
 
 
-def as_stored(array: Array) -> Array:
+def _as_stored(array: Array) -> Array:
     """The node that the graph would hold, or the array itself."""
     onnx_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
     return array if graph_dtype(onnx_type) is None else as_element(array)
@@ -167,15 +167,15 @@ def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the outputs of a model of one node, also where its operands have free sizes."""
     free = free_sizes(proto, scope.values)
     if not free:
-        return concrete_types(proto, scope)
+        return _concrete_types(proto, scope)
 
     def types_at(sizes: Sizing) -> Types:
-        return concrete_types(at_sizes(proto, scope.values, sizes), scope)
+        return _concrete_types(at_sizes(proto, scope.values, sizes), scope)
 
     return free_types(free, types_at)
 
 
-def concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
+def _concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the node's outputs: inferred, else as the model declares them."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
@@ -187,17 +187,17 @@ def concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
     infos = {info.name: info for info in probe.graph.output}
-    types = {name: concrete(infos.get(name), scope.declared.get(name)) for name in outputs}
+    types = {name: _concrete(infos.get(name), scope.declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
-def concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
+def _concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
     """The first of the types that is a tensor of the graph's element types and a known shape."""
     for info in infos:
         if info is None or not info.type.HasField("tensor_type"):
             continue
         tensor = info.type.tensor_type
-        dtype = exact_dtype(tensor.elem_type)
+        dtype = _exact_dtype(tensor.elem_type)
         dims = tensor.shape.dim
         if dtype is None or not tensor.HasField("shape"):
             continue
@@ -208,7 +208,7 @@ def concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
     return None
 
 
-def exact_dtype(onnx_type: int) -> DType | None:
+def _exact_dtype(onnx_type: int) -> DType | None:
     """The element type, None for those that the graph does not hold as they are."""
     dtype = graph_dtype(onnx_type)
     is_wide = dtype is DType.F32 and onnx_type != onnx.TensorProto.FLOAT
@@ -229,7 +229,7 @@ def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
     for node in nodes:
         groups.setdefault((node.model, node.args), []).append(node)
     for number, ((model, _), members) in enumerate(groups.items()):
-        add_part(joined.graph, onnx.ModelProto.FromString(model).graph, members, f"{number}:")
+        _add_part(joined.graph, onnx.ModelProto.FromString(model).graph, members, f"{number}:")
     inside = set(nodes)
     outside = dict.fromkeys(arg for node in nodes for arg in node.args if arg not in inside)
     for arg in outside:
@@ -241,7 +241,7 @@ def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
     return bytes(joined.SerializeToString())
 
 
-def add_part(
+def _add_part(
     joined: onnx.GraphProto, part: onnx.GraphProto, members: Sequence[External], prefix: str
 ) -> None:
     """Append the node of one model under the names of the graph; what is its own gets a prefix."""
@@ -265,11 +265,11 @@ def rename(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     copy.output[:] = [names.get(name, name) for name in node.output]
     for attribute in copy.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            rename_captured(graph, names)
+            _rename_captured(graph, names)
     return copy
 
 
-def rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+def _rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     defined |= {name for node in graph.node for name in node.output}
     outer = {name: new for name, new in names.items() if name not in defined}
@@ -303,5 +303,5 @@ def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
     sizes = [None if is_free(size) else size for size in kind.shape]
-    has_shape = tensor.HasField("shape") and exact_dtype(tensor.elem_type) is kind.dtype
+    has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype
     return has_shape and dims == sizes

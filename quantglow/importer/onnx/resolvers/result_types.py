@@ -42,48 +42,48 @@ Formula = Callable[[Mapping[Expression, Expression]], Expression]
 """A size of a result from the sizes of the operands."""
 
 
-def same_shape(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+def _same_shape(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """A float for each element."""
     return (TensorType(DType.F32, operands[0].shape),)
 
 
-def same_type(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+def _same_type(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     return (operands[0],)
 
 
-def regression(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+def _regression(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """A float for each row and target."""
     targets = int(attributes.get("n_targets", attributes.get("targets", 1)))
-    return in_rows(operands, (DType.F32, (targets,)))
+    return _in_rows(operands, (DType.F32, (targets,)))
 
 
 def columns(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """Stated columns of all operands, side by side."""
-    return in_rows(operands, (DType.F32, (sum(attributes.get("inputdimensions", ())),)))
+    return _in_rows(operands, (DType.F32, (sum(attributes.get("inputdimensions", ())),)))
 
 
-def trees(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+def _trees(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """A label and a score of each class for each row."""
-    return label(operands, len(attributes.get("classlabels_int64s", ())), 0)
+    return _label(operands, len(attributes.get("classlabels_int64s", ())), 0)
 
 
-def support_vectors(
+def _support_vectors(
     operands: Sequence[TensorType], attributes: Attributes
 ) -> tuple[TensorType, ...]:
     """A label, and a score of each class, or of each pair of classes without probabilities."""
     classes = len(attributes.get("classlabels_ints", ()))
     is_paired = classes > 2 and not attributes.get("prob_a") and "vectors_per_class" in attributes
-    return label(operands, classes, classes * (classes - 1) // 2 if is_paired else 0)
+    return _label(operands, classes, classes * (classes - 1) // 2 if is_paired else 0)
 
 
-def label(operands: Sequence[TensorType], classes: int, scores: int) -> tuple[TensorType, ...]:
+def _label(operands: Sequence[TensorType], classes: int, scores: int) -> tuple[TensorType, ...]:
     """int64 labels and scores, as many as classes where none are stated."""
     if classes < 2:
         return ()
-    return in_rows(operands, (DType.I64, ()), (DType.F32, (scores or classes,)))
+    return _in_rows(operands, (DType.I64, ()), (DType.F32, (scores or classes,)))
 
 
-def in_rows(
+def _in_rows(
     operands: Sequence[TensorType], *results: tuple[DType, tuple[int, ...]]
 ) -> tuple[TensorType, ...]:
     """Results with a first axis for the rows of the operand."""
@@ -94,14 +94,14 @@ def in_rows(
 
 RULES: dict[str, Rule] = {
     "FeatureVectorizer": columns,
-    "Imputer": same_type,
-    "LinearRegressor": regression,
-    "Normalizer": same_shape,
-    "SVMClassifier": support_vectors,
-    "SVMRegressor": regression,
-    "Scaler": same_shape,
-    "TreeEnsembleClassifier": trees,
-    "TreeEnsembleRegressor": regression,
+    "Imputer": _same_type,
+    "LinearRegressor": _regression,
+    "Normalizer": _same_shape,
+    "SVMClassifier": _support_vectors,
+    "SVMRegressor": _regression,
+    "Scaler": _same_shape,
+    "TreeEnsembleClassifier": _trees,
+    "TreeEnsembleRegressor": _regression,
 }
 
 
@@ -156,7 +156,7 @@ def _integer(size: Any, sizes: Sizing) -> int:
 
 def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> dict[str, TensorType]:
     """Types of the results of a node whose operands have free ``sizes``, as far as formulas are
-    found; ``types_at`` infers them for integers."""
+    found; ``_types_at`` infers them for integers."""
     trials = _Trials({size.expression: size.hint for size in sizes}, types_at)
     types: dict[str, TensorType] = {}
     for name, kind in trials.first.items():
@@ -220,7 +220,7 @@ class _Trials:
         if not varying:
             yield lambda values: number(first)
             return
-        windows = [window(e, self.hints[e], run) for e, run in varying.items()]
+        windows = [_window(e, self.hints[e], run) for e, run in varying.items()]
         solved = [formula for formula in windows if formula is not None]
         if len(solved) == len(windows):
             yield lambda values: _add(first, [formula(values) for formula in solved])
@@ -243,20 +243,20 @@ def _add(first: int, parts: Sequence[Expression]) -> Expression:
     return reduce(lambda a, b: a + b - number(first), parts)
 
 
-def window(e: Expression, hint: int, run: Sequence[int | None]) -> Formula | None:
+def _window(e: Expression, hint: int, run: Sequence[int | None]) -> Formula | None:
     """``m*floor((a*u+c)/k)+r`` for consecutive sizes ``u`` from ``hint`` on; None where no such
     formula gives all."""
     sizes = [size for size in run if size is not None]
     factor = math.gcd(*(size - sizes[0] for size in sizes)) or 1
     remainder = sizes[0] % factor
-    inner = steps([size // factor for size in sizes], hint)
+    inner = _steps([size // factor for size in sizes], hint)
     if inner is None:
         return None
     m, r, (a, c, k) = number(factor), number(remainder), map(number, inner)
     return lambda values: m * ((a * values[e] + c) // k) + r
 
 
-def steps(sizes: Sequence[int], hint: int) -> tuple[int, int, int] | None:
+def _steps(sizes: Sequence[int], hint: int) -> tuple[int, int, int] | None:
     """``a``, ``c`` and ``k`` of ``floor((a*u+c)/k)``."""
     for step in range(1, PERIOD + 1):
         rises = {after - before for before, after in zip(sizes, sizes[step:], strict=False)}

@@ -104,7 +104,7 @@ class GraphConstants:
     def pairs(self, array: Array, dtype: type) -> Iterator[TensorMatch]:
         """The layouts of a tensor, each beside the constants of a type that have its size."""
         fitting = [c for c in self.by_size.get(array.size, ()) if c.value.dtype == dtype]
-        for perm in orders(array) if fitting else ():
+        for perm in _orders(array) if fitting else ():
             for constant in fitting:
                 yield TensorMatch(array.transpose(perm), constant, perm)
                 if array.nbytes >= LEAST_NBYTES:
@@ -126,7 +126,7 @@ class TensorMatch:
 
     def exact(self) -> StoredTensor | None:
         """The place of a tensor that the constant is, bit for bit, after factors at most."""
-        if agree(self.moved, self.constant.value.reshape(-1), None):
+        if _agree(self.moved, self.constant.value.reshape(-1), None):
             return StoredTensor(self.place)
         fit = exact_factors(self.moved, self.constant.value.reshape(self.moved.shape))
         if fit is None:
@@ -137,9 +137,9 @@ class TensorMatch:
     def rounded(self) -> StoredTensor | None:
         """The place of a tensor that the constant of int8 was rounded from."""
         values, steps = (
-            a.reshape(-1) for a in (reals(self.constant), quantization_steps(self.constant))
+            a.reshape(-1) for a in (_reals(self.constant), _quantization_steps(self.constant))
         )
-        if agree(self.moved, values, MOST_STEPS * steps):
+        if _agree(self.moved, values, MOST_STEPS * steps):
             return StoredTensor(self.place)
         codes = self.constant.value.reshape(self.moved.shape).astype(np.float32)
         factors = rounded_factors(self.moved, codes)
@@ -165,10 +165,11 @@ def rounded_place(array: Array, constants: GraphConstants) -> StoredTensor:
     match = next(filter(None, (pair.rounded() for pair in constants.pairs(array, np.int8))), None)
     if match is not None:
         return match
-    errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
+    errors = [np.square(array - _with_codes(array, axis)).sum() for axis in range(array.ndim)]
     axis = int(np.argmin(errors))
     return StoredTensor(
-        {"axis": axis}, channel_codes(array, axis).tobytes() + floats([channel_scales(array, axis)])
+        {"axis": axis},
+        _channel_codes(array, axis).tobytes() + floats([_channel_scales(array, axis)]),
     )
 
 
@@ -189,7 +190,7 @@ def codes_of_graph(dims: Sequence[int], place: Place, constants: Mapping[str, Co
     return value.reshape(tuple(dims))
 
 
-def orders(array: Array) -> Iterable[tuple[int, ...]]:
+def _orders(array: Array) -> Iterable[tuple[int, ...]]:
     """Orders of the axes in a layout of weights, likely ones first."""
     axes = tuple(range(array.ndim))
     if array.ndim > MOST_AXES:
@@ -197,10 +198,10 @@ def orders(array: Array) -> Iterable[tuple[int, ...]]:
     return sorted(itertools.permutations(axes), key=lambda perm: perm not in LIKELY)
 
 
-def agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
+def _agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
     """Whether a tensor equals other elements, each up to what is allowed (None: its bits)."""
     if allowed is None:
-        return same_bits(moved, flat)
+        return _same_bits(moved, flat)
     few = min(64, flat.size)
     for count in (few, flat.size):
         mine, other = moved.reshape(-1)[:count], flat[:count]
@@ -209,7 +210,7 @@ def agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
     return True
 
 
-def same_bits(moved: Array, flat: Array) -> bool:
+def _same_bits(moved: Array, flat: Array) -> bool:
     """Whether a tensor, in any strides, has the bits of other elements; row by row, so that none
     is copied whole."""
     rows = moved if moved.ndim > 1 else moved.reshape(1, -1)
@@ -220,9 +221,9 @@ def same_bits(moved: Array, flat: Array) -> bool:
 def content(dims: Sequence[int], stored: StoredTensor, constants: Mapping[str, Constant]) -> Array:
     """The elements of a tensor, float32.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     if "graph" in stored.place:
-        return from_graph(dims, stored, constants[stored.place["graph"]])
+        return _from_graph(dims, stored, constants[stored.place["graph"]])
     codes, scales = codes_in(dims, stored)
-    return np.asarray(codes * along(scales, int(stored.place["axis"]), len(dims)), np.float32)
+    return np.asarray(codes * _along(scales, int(stored.place["axis"]), len(dims)), np.float32)
 
 
 def codes_in(dims: Sequence[int], stored: StoredTensor) -> tuple[Array, Array]:
@@ -234,14 +235,14 @@ def codes_in(dims: Sequence[int], stored: StoredTensor) -> tuple[Array, Array]:
     return codes, np.frombuffer(stored.data[size:], "<f4")
 
 
-def from_graph(dims: Sequence[int], stored: StoredTensor, constant: Constant) -> Array:
+def _from_graph(dims: Sequence[int], stored: StoredTensor, constant: Constant) -> Array:
     """The elements of a tensor that the graph has.  Raises as ``content`` does."""
     place, perm = stored.place, [int(axis) for axis in stored.place["perm"]]
     if sorted(perm) != list(range(len(dims))) or constant.value.size != math.prod(dims):
         raise ValueError(f"it is not the constant {constant.name!r}")
     has_factors = "scaled" in place or "exact" in place
     shape = [dims[axis] for axis in perm]
-    moved = (real_values(constant) if has_factors else reals(constant)).reshape(shape)
+    moved = (_real_values(constant) if has_factors else _reals(constant)).reshape(shape)
     if has_factors:
         ulps_nbytes = moved.size if "exact" in place else 0
         if len(stored.data) != 4 * sum(shape) + ulps_nbytes:
@@ -254,53 +255,53 @@ def from_graph(dims: Sequence[int], stored: StoredTensor, constant: Constant) ->
     return np.ascontiguousarray(moved.transpose(np.argsort(perm)))
 
 
-def real_values(constant: Constant) -> Array:
+def _real_values(constant: Constant) -> Array:
     """The elements of a constant without scales, as float32.  Raises ``ValueError``."""
-    reals(constant)
+    _reals(constant)
     return constant.value.astype(np.float32)
 
 
-def reals(constant: Constant) -> Array:
+def _reals(constant: Constant) -> Array:
     """The real values of a constant, as float32.  Raises ``ValueError`` for other types."""
     if constant.type.quant is None and constant.value.dtype == np.float32:
         return constant.value
     if constant.value.dtype != np.int8:
         raise ValueError(f"constant {constant.name!r} is {constant.type}")
-    return np.asarray(constant.value * quantization_steps(constant), np.float32)
+    return np.asarray(constant.value * _quantization_steps(constant), np.float32)
 
 
-def quantization_steps(constant: Constant) -> Array:
+def _quantization_steps(constant: Constant) -> Array:
     """The scale of each element."""
     quant, shape = constant.type.quant, constant.value.shape
     if quant is None:
         return np.ones(shape, np.float32)
     scales = np.asarray(quant.scales, np.float32)
     axis = quant.axis
-    return np.broadcast_to(scales if axis is None else along(scales, axis, len(shape)), shape)
+    return np.broadcast_to(scales if axis is None else _along(scales, axis, len(shape)), shape)
 
 
-def along(vector: Array, axis: int, rank: int) -> Array:
+def _along(vector: Array, axis: int, rank: int) -> Array:
     """The vector along one axis of a tensor."""
     return vector.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def channel_scales(array: Array, axis: int) -> Array:
+def _channel_scales(array: Array, axis: int) -> Array:
     """float32 [n]: the largest magnitude is 127 steps."""
     others = tuple(i for i in range(array.ndim) if i != axis)
     reach = np.abs(array).max(axis=others).astype(np.float32)
     return np.asarray(np.where(reach > 0, reach / np.float32(127), 1), np.float32)
 
 
-def channel_codes(array: Array, axis: int) -> Array:
+def _channel_codes(array: Array, axis: int) -> Array:
     """int8, with a scale for each index of an axis."""
-    scales = along(channel_scales(array, axis), axis, array.ndim)
+    scales = _along(_channel_scales(array, axis), axis, array.ndim)
     return np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
 
 
-def with_codes(array: Array, axis: int) -> Array:
+def _with_codes(array: Array, axis: int) -> Array:
     """The tensor as its codes have it."""
-    scales = along(channel_scales(array, axis), axis, array.ndim)
-    return np.asarray(channel_codes(array, axis) * scales, np.float32)
+    scales = _along(_channel_scales(array, axis), axis, array.ndim)
+    return np.asarray(_channel_codes(array, axis) * scales, np.float32)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -311,7 +312,7 @@ def rounded_factors(target: Array, codes: Array) -> Factors | None:
         steps = np.abs(scale(np.ones(codes.shape, np.float32), factors))
         return np.asarray(np.abs(target - scale(codes, factors)) <= MOST_STEPS * steps)
 
-    return find_factors(target, codes, are_near)
+    return _find_factors(target, codes, are_near)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -324,35 +325,35 @@ def exact_factors(target: Array, values: Array) -> tuple[Factors, Array] | None:
         errors = np.abs(target - scale(values, factors))
         return np.asarray(errors <= NEAR * np.abs(target))
 
-    factors = find_factors(target, values, are_near)
+    factors = _find_factors(target, values, are_near)
     if factors is None:
         return None
     ulps = integers(target) - integers(scale(values, factors))
     return (factors, ulps.astype(np.int8)) if np.abs(ulps).max() <= MOST_ULPS else None
 
 
-def find_factors(target: Array, base: Array, are_near: Nearness) -> Factors | None:
+def _find_factors(target: Array, base: Array, are_near: Nearness) -> Factors | None:
     """Factors with ``target ~ base * factors``, if there are any."""
     if LEAST_ELEMENTS * sum(target.shape) > target.size:
         return None
-    part = np.ix_(*(spread(size, GLANCE) for size in target.shape))
+    part = np.ix_(*(_spread(size, GLANCE) for size in target.shape))
     few = target[part], base[part]
-    if are_near(*few, fit(*few)).mean() < MOSTLY:
+    if are_near(*few, _fit(*few)).mean() < MOSTLY:
         return None
-    factors = fit(target, base)
+    factors = _fit(target, base)
     return factors if are_near(target, base, factors).all() else None
 
 
-def fit(target: Array, base: Array) -> Factors:
+def _fit(target: Array, base: Array) -> Factors:
     """Factors of the base whose reciprocals, as factors of the target, give the least squares.
 
     Rounding is an error of the base: where it is large, the factors for the base that give the
     least squares are too small.
     """
-    parts = axis_indices(target.shape)
+    parts = _axis_indices(target.shape)
     pairs = [(target[part], base[part]) for part in parts]
-    estimates = [guess(*pair, axis) for axis, pair in enumerate(pairs)]
-    some = [spread(size, ENOUGH) for size in target.shape]
+    estimates = [_guess(*pair, axis) for axis, pair in enumerate(pairs)]
+    some = [_spread(size, ENOUGH) for size in target.shape]
     # Alternating least squares: with the factors of all other axes fixed, those of one axis are
     # independent regressions through 0, sum(x * y) / sum(x * x).
     for _ in range(ROUNDS):
@@ -361,47 +362,47 @@ def fit(target: Array, base: Array) -> Factors:
             others[axis] = np.ones(1)
             predictor, response = scale(pairs[axis][0], others), pairs[axis][1]
             power, fits = (
-                over_others(predictor * predictor, axis),
-                over_others(predictor * response, axis),
+                _over_others(predictor * predictor, axis),
+                _over_others(predictor * response, axis),
             )
             estimates[axis] = np.divide(fits, power, where=power > 0, out=np.ones_like(fits))
-    return [reciprocals(factors).astype(np.float32) for factors in estimates]
+    return [_reciprocals(factors).astype(np.float32) for factors in estimates]
 
 
-def guess(target: Array, base: Array, axis: int) -> Array:
+def _guess(target: Array, base: Array, axis: int) -> Array:
     """The factors of one axis, but for a magnitude that they have in common."""
     is_usable = (target != 0) & (base != 0)
     ratios = np.divide(base, target, where=is_usable, out=np.ones(base.shape))
     is_usable &= np.isfinite(ratios) & (ratios != 0)
     ratios[~is_usable] = 1
-    counts = np.maximum(over_others(is_usable, axis), 1)
-    logs = over_others(np.log(np.abs(ratios)), axis) / counts
-    signs = over_others(np.sign(ratios) * is_usable, axis) / counts
+    counts = np.maximum(_over_others(is_usable, axis), 1)
+    logs = _over_others(np.log(np.abs(ratios)), axis) / counts
+    signs = _over_others(np.sign(ratios) * is_usable, axis) / counts
     factors: Array = np.where(signs < -MOSTLY, -1.0, 1.0) * np.exp(logs - logs.mean())
     return factors
 
 
-def over_others(values: Array, axis: int) -> Array:
+def _over_others(values: Array, axis: int) -> Array:
     """The sum over all axes but one."""
     total: Array = values.sum(axis=tuple(i for i in range(values.ndim) if i != axis))
     return total
 
 
-def axis_indices(shape: Sequence[int]) -> list[tuple[Array, ...]]:
+def _axis_indices(shape: Sequence[int]) -> list[tuple[Array, ...]]:
     """For each axis, all of its indices and some of the others."""
-    some = [spread(size, ENOUGH) for size in shape]
+    some = [_spread(size, ENOUGH) for size in shape]
     return [
         np.ix_(*(np.arange(size) if i == axis else some[i] for i, size in enumerate(shape)))
         for axis in range(len(shape))
     ]
 
 
-def spread(size: int, count: int) -> Array:
+def _spread(size: int, count: int) -> Array:
     """At most ``count`` indices of an axis, spread over it."""
     return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.intp))
 
 
-def reciprocals(factors: Array) -> Array:
+def _reciprocals(factors: Array) -> Array:
     """Reciprocals, 0 of 0."""
     return np.divide(1, factors, where=factors != 0, out=np.zeros_like(factors))
 

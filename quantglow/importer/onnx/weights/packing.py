@@ -72,7 +72,7 @@ def weight_tables(source: Source) -> Iterator[WeightTable]:
         table = values.get(name)
         if table is None or indices in values:
             continue
-        if table.size >= LEAST_TABLE and is_matrix(table):
+        if table.size >= LEAST_TABLE and _is_matrix(table):
             yield WeightTable(node.output[0], indices, table)
 
 
@@ -84,14 +84,14 @@ def weight_products(source: Source) -> Iterator[WeightProduct]:
         if node.domain:
             continue
         if node.op_type in LAYOUTS and node.input[0] in values:
-            values[node.output[0]] = move(node, values[node.input[0]])
+            values[node.output[0]] = _move(node, values[node.input[0]])
         elif node.op_type == "MatMul":
             yield from matmul(node, values)
         elif node.op_type == "Gemm":
-            yield from gemm(node, values)
+            yield from _gemm(node, values)
 
 
-def move(node: onnx.NodeProto, array: Array) -> Array:
+def _move(node: onnx.NodeProto, array: Array) -> Array:
     """The result of one of ``LAYOUTS``."""
     if node.op_type == "Identity":
         return array
@@ -101,15 +101,15 @@ def move(node: onnx.NodeProto, array: Array) -> Array:
 
 def matmul(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightProduct]:
     x, name = node.input
-    if name in values and x not in values and is_matrix(values[name]):
+    if name in values and x not in values and _is_matrix(values[name]):
         yield WeightProduct(node.output[0], "MatMul", x, values[name])
 
 
-def gemm(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightProduct]:
+def _gemm(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightProduct]:
     """``alpha * A @ B' + beta * C`` with a row C."""
     x, name, *addend = node.input
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    if name not in values or x in values or not is_matrix(values[name]):
+    if name not in values or x in values or not _is_matrix(values[name]):
         return
     if attributes.get("transA", 0):
         return
@@ -125,7 +125,7 @@ def gemm(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightPr
         yield WeightProduct(node.output[0], "Gemm", x, w, bias)
 
 
-def is_matrix(array: Array) -> bool:
+def _is_matrix(array: Array) -> bool:
     """Whether these are weights that may be quantized: a matrix of finite floats."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return array.ndim == 2 and is_float_type(kind) and bool(np.isfinite(as_float32(array)).all())
@@ -140,9 +140,9 @@ def with_packed_weights(
     """The model with these products and tables in few bits."""
     level = ACCURACY_LEVELS[activations]
     replacements = {
-        weights.result: n_bits(weights, encoded, level)
+        weights.result: _n_bits(weights, encoded, level)
         if isinstance(weights, WeightProduct)
-        else block_rows(weights, encoded)
+        else _block_rows(weights, encoded)
         for weights, encoded in packed
     }
     graph = source.proto.graph
@@ -151,13 +151,13 @@ def with_packed_weights(
     ]
     nodes = [node for node, _ in pairs]
     tensors = [*graph.initializer, *chain.from_iterable(stored for _, stored in pairs)]
-    return Source.of(read_only(source, nodes, tensors))
+    return Source.of(_read_only(source, nodes, tensors))
 
 
-def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written:
+def _n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written:
     """MatMulNBits and its initializers."""
     depth, columns = product.weights.shape
-    arrays = packed_arrays(packed, product.weights.dtype)
+    arrays = _packed_arrays(packed, product.weights.dtype)
     if product.bias is not None:
         arrays["bias"] = product.bias.astype(product.weights.dtype)
     names = {role: f"{product.result}:{role}" for role in arrays}
@@ -175,12 +175,12 @@ def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written
         block_size=packed.codes.shape[2] * 8 // packed.bits,
         accuracy_level=level,
     )
-    return node, named_tensors(arrays, names)
+    return node, _named_tensors(arrays, names)
 
 
-def block_rows(table: WeightTable, packed: PackedWeights) -> Written:
+def _block_rows(table: WeightTable, packed: PackedWeights) -> Written:
     """GatherBlockQuantized and its initializers."""
-    arrays = packed_arrays(packed, table.table.dtype)
+    arrays = _packed_arrays(packed, table.table.dtype)
     arrays["codes"] = arrays["codes"].reshape(len(table.table), -1)
     names = {role: f"{table.result}:{role}" for role in arrays}
     operands = [names[r] for r in ("scales", "zero_points") if r in names]
@@ -194,10 +194,10 @@ def block_rows(table: WeightTable, packed: PackedWeights) -> Written:
         gather_axis=0,
         quantize_axis=1,
     )
-    return node, named_tensors(arrays, names)
+    return node, _named_tensors(arrays, names)
 
 
-def packed_arrays(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array]:
+def _packed_arrays(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array]:
     """Codes, scales in the element type of the model, zero points packed as codes are."""
     arrays = {"codes": packed.codes, "scales": packed.scales.astype(kind)}
     if packed.zero_points is not None:
@@ -207,11 +207,11 @@ def packed_arrays(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array
     return arrays
 
 
-def named_tensors(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[onnx.TensorProto]:
+def _named_tensors(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[onnx.TensorProto]:
     return [onnx.numpy_helper.from_array(arrays[role], names[role]) for role in arrays]
 
 
-def read_only(
+def _read_only(
     source: Source, nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
     """The model with those of other nodes and initializers that an output needs.

@@ -81,12 +81,12 @@ class LightModel:
         if name in self.weights:
             self.weights[name] = array
         else:
-            replace_data(tensor, array.tobytes())
+            _replace_data(tensor, array.tobytes())
 
     def forget(self, name: str, tensor: onnx.TensorProto, data: bytes) -> None:
         """Leave these bytes of a tensor."""
         self.weights.pop(name, None)
-        replace_data(tensor, data)
+        _replace_data(tensor, data)
 
 
 def store(
@@ -111,21 +111,21 @@ def stored_model(
     exact: Collection[str] = (),
 ) -> tuple[Content, Places]:
     """``store`` for a model that may be changed; ``exact``: names of weights that stay exact."""
-    graph_constants, tensors = GraphConstants.of(constants), large_tensors(model.proto)
+    graph_constants, tensors = GraphConstants.of(constants), _large_tensors(model.proto)
     stored_tensors = dict(
-        tensor_places(tensors, lambda t: exact_place(widen(model.array(t)), graph_constants))
+        _tensor_places(tensors, lambda t: exact_place(_widen(model.array(t)), graph_constants))
     )
     if is_same is not None:
-        weights = [name for name in weight_names(model.proto) if name in tensors]
+        weights = [name for name in _weight_names(model.proto) if name in tensors]
         remaining = {n: tensors[n] for n in weights if n not in stored_tensors and n not in exact}
         rounded = dict(
-            tensor_places(
-                remaining, lambda t: rounded_place(widen(model.array(t)), graph_constants)
+            _tensor_places(
+                remaining, lambda t: rounded_place(_widen(model.array(t)), graph_constants)
             )
         )
-        stored_tensors |= roundable(model, rounded, graph_constants.by_name, is_same)
-    codes = large_codes(model.proto)
-    stored_tensors |= tensor_places(codes, lambda t: codes_place(model.array(t), graph_constants))
+        stored_tensors |= _roundable(model, rounded, graph_constants.by_name, is_same)
+    codes = _large_codes(model.proto)
+    stored_tensors |= _tensor_places(codes, lambda t: codes_place(model.array(t), graph_constants))
     for name, tensor in {**tensors, **codes}.items():
         if name in stored_tensors:
             model.forget(name, tensor, stored_tensors[name].data)
@@ -140,7 +140,7 @@ def stored_tail(
     ``rounded`` may differ.
     """
     proto, weights = light_decoded(data, "the tail")
-    exact = [name for name in large_tensors(proto) if name not in rounded]
+    exact = [name for name in _large_tensors(proto) if name not in rounded]
     model, places = stored_model(
         LightModel(proto, dict(weights)), constants, lambda source: True, exact
     )
@@ -152,18 +152,18 @@ def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant
     names.  Raises as ``restore`` does.
     """
     proto, weights = light_decoded(data, "the tail", places)
-    for name, tensor in large_tensors(proto).items():
+    for name, tensor in _large_tensors(proto).items():
         place = places.get(name)
         if place is None:
             array = LightModel(proto, dict(weights)).array(tensor)
-            yield Constant(name=name, value=widen(array))
+            yield Constant(name=name, value=_widen(array))
         elif "axis" in place:
             codes, scales = codes_in(tuple(tensor.dims), StoredTensor(place, tensor.raw_data))
             params = QuantParams.symmetric(scales, int(place["axis"]))
             yield Constant(name=name, value=codes, element=ElementType(DType.I8, params))
 
 
-def tensor_places(
+def _tensor_places(
     tensors: Mapping[str, onnx.TensorProto],
     place: Callable[[onnx.TensorProto], StoredTensor | None],
 ) -> Iterator[tuple[str, StoredTensor]]:
@@ -179,33 +179,33 @@ def restore(content: Content, places: Mapping[str, Place], constants: Sequence[C
     ``TypeError`` or ``ValueError``.
     """
     proto, embedded = light_decoded(together(content), "the source of the saved model", places)
-    tensors, by_name = tensors_by_name(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
+    tensors, by_name = _tensors_by_name(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
     listed = {tensor.name for tensor in proto.graph.initializer}
     large = [n for n in places if n in listed and tensor_nbytes(tensors[n]) >= LEAST_PAGED_NBYTES]
-    arrays = (elements(tensors[name], places[name], by_name) for name in large)
+    arrays = (_elements(tensors[name], places[name], by_name) for name in large)
     worth = is_worth_paging(tensor_nbytes(tensors[name]) for name in large)
     loaded = page(arrays) if worth else None
     weights = {} if loaded is None else dict(zip(large, loaded, strict=True))
     for name, place in places.items():
         tensor = tensors[name]
         apart = name in weights
-        replace_data(tensor, b"" if apart else elements(tensor, place, by_name).tobytes())
+        _replace_data(tensor, b"" if apart else _elements(tensor, place, by_name).tobytes())
     return open_light(proto, {**weights, **embedded})
 
 
-def widen(array: Array) -> Array:
+def _widen(array: Array) -> Array:
     """The elements as float32, which holds every float16."""
     return np.asarray(array, np.float32)
 
 
-def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
+def _replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
     """Give a tensor other data, wherever it had its own: files of version 2 may have both."""
     tensor.ClearField("float_data")
     tensor.ClearField("int32_data")  # float16 elements
     tensor.raw_data = data
 
 
-def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> Array:
+def _elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> Array:
     """The elements of a tensor that the file has at this place.  Raises as ``content`` does."""
     if "codes" in place:
         return codes_of_graph(tuple(tensor.dims), place, constants)
@@ -216,7 +216,7 @@ def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Con
     return array.astype(FLOATS[tensor.data_type], copy=False)
 
 
-def tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
+def _tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
     """Initializers and Constants of some element types, by the names of values; none that occur
     twice."""
     named = [(tensor.name, tensor) for tensor in proto.graph.initializer]
@@ -227,24 +227,24 @@ def tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, 
     return {n: t for n, t in named if counts[n] == 1 and t.data_type in kinds}
 
 
-def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+def _large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Float tensors that are large enough to be worth a look."""
-    tensors = tensors_by_name(proto, FLOATS).items()
+    tensors = _tensors_by_name(proto, FLOATS).items()
     return {n: t for n, t in tensors if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
 
 
 def names_of_weights(proto: onnx.ModelProto) -> set[str]:
     """Names of the float tensors that places may be given for."""
-    return {*large_tensors(proto)}
+    return {*_large_tensors(proto)}
 
 
-def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+def _large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Packed codes of weights that are large enough to be worth a look."""
-    tensors = tensors_by_name(proto, CODES).items()
+    tensors = _tensors_by_name(proto, CODES).items()
     return {n: t for n, t in tensors if math.prod(t.dims) >= LEAST_NBYTES}
 
 
-def weight_names(proto: onnx.ModelProto) -> Iterator[str]:
+def _weight_names(proto: onnx.ModelProto) -> Iterator[str]:
     """Names of values that only products read as weights, where they are only moved before."""
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
     for node in all_nodes(proto.graph.node):
@@ -265,10 +265,10 @@ def weight_names(proto: onnx.ModelProto) -> Iterator[str]:
             )
         )
 
-    yield from filter(is_weight, large_tensors(proto))
+    yield from filter(is_weight, _large_tensors(proto))
 
 
-def roundable(
+def _roundable(
     model: LightModel,
     rounded: Mapping[str, StoredTensor],
     constants: Mapping[str, Constant],
@@ -313,22 +313,22 @@ class RoundingSearch:
         self.trials += 1
         names = [*self.accepted, *names]
         trial = {name: self.rounded[name] for name in names}
-        return self.is_same(change(self.model, trial, self.constants))
+        return self.is_same(_change(self.model, trial, self.constants))
 
 
-def change(
+def _change(
     model: LightModel, rounded: Mapping[str, StoredTensor], constants: Mapping[str, Constant]
 ) -> Source:
     """The model with some tensors rounded, as ``restore`` would give it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model.proto)
     light_model = LightModel(copy, dict(model.weights))
-    tensors = large_tensors(copy)
+    tensors = _large_tensors(copy)
     for name, entry in rounded.items():
         tensor, template = tensors[name], onnx.TensorProto()
         template.CopyFrom(tensor)
         template.raw_data = entry.data
-        light_model.replace(name, tensor, elements(template, entry.place, constants))
+        light_model.replace(name, tensor, _elements(template, entry.place, constants))
     return Source(copy, weights=light_model.weights)
 
 
@@ -336,7 +336,7 @@ def show(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
     """Names of values that float Constants of the graphs were computed from at import: these have
     the names of the model's values.  Others, which passes make, may have any part of a weight.
     """
-    reads, names = tensor_readers(proto), set[str]()
+    reads, names = _tensor_readers(proto), set[str]()
     for graph in graphs:
         nodes = list(graph.every_node())
         constants = (n for n in nodes if isinstance(n, Constant) and n.type.dtype.is_float)
@@ -349,7 +349,7 @@ def show(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
     return names
 
 
-def tensor_readers(proto: onnx.ModelProto) -> dict[str, frozenset[str]]:
+def _tensor_readers(proto: onnx.ModelProto) -> dict[str, frozenset[str]]:
     """The values of a model, each with those that its node and the subgraphs of it read."""
     reads: dict[str, frozenset[str]] = {t.name: frozenset() for t in proto.graph.initializer}
     for node in all_nodes(proto.graph.node):

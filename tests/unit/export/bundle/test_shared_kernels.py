@@ -15,6 +15,7 @@ from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.interface import Sharing
 from quantglow.codegen.llvm.isa.portable import Portable
 from quantglow.codegen.llvm.targets import level_target
+from quantglow.codegen.llvm.values import I32
 from quantglow.export.bundle.program_object import program_object
 from quantglow.export.bundle.shared_kernels import group, literals, with_shared_kernels, word
 from quantglow.ir.graph.graph import Graph
@@ -64,7 +65,7 @@ class Small(Portable):
 def emitted(graph: Graph, sharing: Sharing) -> EmittedProgram:
     portable = level_target("portable")
     isa = portable.isa
-    small = Small(isa.registers, isa.vector_nbytes, False, index="i32", sharing_of=sharing)
+    small = Small(isa.registers, isa.vector_nbytes, False, index=I32, sharing_of=sharing)
     target = replace(portable, isa=small)
     planned = plan_program(graph, target)
     return emit_program(planned.program, planned.plan, target)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.export.bundle import BundleCode, BundledModel, build_contents, wasm
+from quantglow.export.bundle import BundleCode, BundledModel, build_contents, writer
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import emit
 from quantglow.support.arrays import Array
@@ -21,7 +21,7 @@ from tests.support.browser import BROWSER, answer_of_page
 from tests.support.small_network import small_model, small_samples
 from tests.unit.export.bundle.test_needs import roots
 
-HAS_LINKER = next(wasm.programs("wasm-ld"), None) is not None
+HAS_LINKER = next(writer.programs("wasm-ld"), None) is not None
 needs_linker = pytest.mark.skipif(not HAS_LINKER, reason="no wasm-ld: `make cross-setup`")
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
 
@@ -137,7 +137,7 @@ def test_a_page_in_chromium_computes_the_same(compiled: Any, folder: Path) -> No
 def test_a_missing_linker_is_named(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wasm, "programs", lambda name: iter(()))
+    monkeypatch.setattr(writer, "programs", lambda name: iter(()))
     with pytest.raises(BackendError, match="install lld, or `pip install ziglang`"):
         compiled.export_bundle(tmp_path / "net", target="wasm32", library="shared")
     assert not (tmp_path / "net").exists()
@@ -148,4 +148,4 @@ def test_objects_that_need_functions_of_c_are_refused() -> None:
     compiled: Any = qg.compile(roots())
     code = BundleCode((emit(compiled.graph, "cortex-m0plus"),))
     with pytest.raises(BackendError, match=r"no library, and the model calls .*sqrtf"):
-        wasm.wasm_module(build_contents(BundledModel("net", "", False), code, Placement.OBJECT))
+        writer.wasm_module(build_contents(BundledModel("net", "", False), code, Placement.OBJECT))

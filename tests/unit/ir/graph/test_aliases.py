@@ -12,9 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import known_names, with_aliases
 from quantglow.ir.graph.node import Input
-from quantglow.ir.graph.origins import Origin
+from quantglow.ir.graph.origins import Origin, known_names, with_aliases
 from quantglow.ir.ops import Add, Relu
 from quantglow.ir.types import f32
 from quantglow.support.arrays import Array

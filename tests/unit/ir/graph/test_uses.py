@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Abs, Relu, Tanh
 from quantglow.transforms.rewrite import RewritePass, Uses, rewrite_pass
 from tests.support.builder import Builder

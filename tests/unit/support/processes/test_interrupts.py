@@ -123,7 +123,7 @@ STAGES = {
         1,
         "{'max_drop': 0.5}",
     ),
-    "check": ("quantglow.evaluation.outputs:compare_output", 1, "{}"),
+    "check": ("quantglow.evaluation.metrics:compare_output", 1, "{}"),
 }
 """A function in the middle of each stage, and the call of it that Ctrl-C comes in."""
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, FloatDot
+from quantglow.codegen.llvm.values import (
+    ABSENT,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    Type,
+    Value,
+    poison,
+    splat,
+    vector,
+)
 from quantglow.support.arrays import Array
 
-BYTES, HALF, WORDS, QUADS = "<16 x i8>", "<8 x i8>", "<8 x i16>", "<4 x i32>"
+BYTES, HALF, WORDS, QUADS = vector(16, I8), vector(8, I8), vector(8, I16), vector(4, I32)
 SIGN = -128
 LANES = 4
 
@@ -20,23 +32,23 @@ def dot(b: Builder, name: str, sums: Value, x: Value, w: Value) -> Value:
     return b.call(name, QUADS, (QUADS, sums), (BYTES, x), (BYTES, w))
 
 
-def loaded_lanes(b: Builder, element: str, row: Value, steps: int) -> Value:
+def loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     """A vector that begins with the four bytes of each of ``steps`` steps; no byte behind them is
     read."""
     kind = vector(LANES, element)
     if steps == LANES:
         return b.load(kind, row)
     if steps == 1:
-        return b.emit(f"insertelement {kind} poison, {element} {b.load(element, row)}, i32 0")
+        return b.insert(poison(kind), b.load(element, row), 0)
     half = vector(2, element)
     lanes = b.shuffle(half, b.load(half, row), "poison", (0, 1, 2, 2))
     if steps == 2:
         return lanes
     last = b.load(element, b.at(row, 2 * STEP_NBYTES))
-    return b.emit(f"insertelement {kind} {lanes}, {element} {last}, i32 2")
+    return b.insert(lanes, last, 2)
 
 
-def spread_lanes(b: Builder, element: str, row: Value, steps: int) -> list[Value]:
+def spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
     """For each step, its four bytes in every lane, which instructions take as lanes of one
     register."""
     kind, loaded = vector(LANES, element), loaded_lanes(b, element, row, steps)
@@ -51,7 +63,7 @@ class LaneDot(DotProduct):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        spread = spread_lanes(b, "i32", row, steps)
+        spread = spread_lanes(b, I32, row, steps)
         return [self.operand_of(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
 
 
@@ -101,8 +113,8 @@ class SignedPairs(DotProduct):
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         spread = []
         for pair in (0, 1):
-            word = b.load("i16", b.at(row, 2 * pair))
-            words = b.broadcast(2 * LANES, "i16", word)
+            word = b.load(I16, b.at(row, 2 * pair))
+            words = b.broadcast(2 * LANES, I16, word)
             spread.append(b.cast("bitcast", WORDS, words, BYTES))
         return tuple(spread)
 
@@ -115,7 +127,7 @@ class SignedPairs(DotProduct):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
-        total: Value = ""
+        total: Value = ABSENT
         for half, x in enumerate(operand):
             lower = range(8 * half, 8 * half + 8)
             pair = [(HALF, b.shuffle(BYTES, v, "poison", lower)) for v in (x, weights[0])]
@@ -148,4 +160,4 @@ class LaneFloatDot(FloatDot):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        return [(lane,) for lane in spread_lanes(b, "float", row, steps)]
+        return [(lane,) for lane in spread_lanes(b, FLOAT, row, steps)]

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.aarch64.dot import (
     LaneFloatDot,
     ShiftedDot,
@@ -30,6 +30,18 @@ from quantglow.codegen.llvm.isa.dot import BlockDot, DotProduct, WidenedDot, Wor
 from quantglow.codegen.llvm.isa.interface import ByteTable, InstructionSet, Linking
 from quantglow.codegen.llvm.isa.target import Detection, Family, Host, Level, Target
 from quantglow.codegen.llvm.isa.waiting import Waiting, futex_waiting
+from quantglow.codegen.llvm.values import (
+    ABSENT,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    Operand,
+    Type,
+    Value,
+    splat,
+    vector,
+)
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.processes.system import c_function
@@ -73,7 +85,7 @@ BRANCH = (1 << 26) - 1
 JUMP = bytes.fromhex("5000005800021fd6")
 """``ldr x16, .+8; br x16``: continues at the address in the eight bytes behind it."""
 
-KIND = "<16 x i8>"
+KIND = vector(16, I8)
 QUARTERS = 4
 """``tbl`` and ``tbx`` look up in 64 entries; an index beyond them gives zero, or what was there."""
 QUARTER = 64
@@ -199,7 +211,7 @@ class LookUpTable:
         return [b.load(KIND, b.at(entries, 16 * i)) for i in range(4 * QUARTERS)]
 
     def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
-        entries: Value = ""
+        entries: Value = ABSENT
         for quarter in range(QUARTERS):
             first = quarter * QUARTER ^ (HALF if signed else 0)
             index = codes
@@ -258,20 +270,20 @@ class AArch64(InstructionSet):
         cost = StepCost(self.registers, 2.0, 1.0, operands=4, loads=2.0, core=core)
         return SignedPairs(self, cost)
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         """``smull`` of both halves, then sums of neighbors."""
-        halves, ints = "<4 x i16>", "<4 x i32>"
+        halves, ints = vector(4, I16), vector(4, I32)
         products = []
         for first in (0, 4):
             order = range(first, first + 4)
-            left, right = (b.shuffle("<8 x i16>", v, "poison", order) for v in (x, y))
+            left, right = (b.shuffle(vector(8, I16), v, "poison", order) for v in (x, y))
             name = "llvm.aarch64.neon.smull.v4i32"
             products.append((ints, b.call(name, ints, (halves, left), (halves, right))))
         return b.call("llvm.aarch64.neon.addp.v4i32", ints, *products)
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         """An identity that LLVM cannot look through."""
-        return b.emit(f'call {kind} asm "", "=w,0"({kind} {value})')
+        return b.in_register(value, "w")
 
     # -- results
 
@@ -281,23 +293,23 @@ class AArch64(InstructionSet):
         return self.vector_nbytes
 
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
-        return self._narrowed(b, "sqxtn.v4i16", ("<4 x i32>", "<4 x i16>"), (x, y))
+        return self._narrowed(b, "sqxtn.v4i16", (vector(4, I32), vector(4, I16)), (x, y))
 
     def pack_bytes(self, b: Builder, x: Value, y: Value, signed: bool) -> Value:
         name = "sqxtn.v8i8" if signed else "sqxtun.v8i8"
-        return self._narrowed(b, name, ("<8 x i16>", "<8 x i8>"), (x, y))
+        return self._narrowed(b, name, (vector(8, I16), vector(8, I8)), (x, y))
 
     def _narrowed(
-        self, b: Builder, name: str, kinds: tuple[str, str], values: Sequence[Value]
+        self, b: Builder, name: str, kinds: tuple[Type, Type], values: Sequence[Value]
     ) -> Value:
         """Two vectors saturated to elements of half the size, one after the other."""
         wide, half = kinds
         x, y = (b.call(f"llvm.aarch64.neon.{name}", half, (wide, value)) for value in values)
-        return b.shuffle(half, x, y, range(2 * int(half[1])))
+        return b.shuffle(half, x, y, range(2 * half.lanes))
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """``fcvtns``, which saturates, and the minimum for NaN."""
-        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         rounded = self.round_number(b, lanes, value)
         is_number = b.compare("ord", kind, value, value)
         return b.select(ints, is_number, rounded, splat(ints, str(-(2**31))))
@@ -306,18 +318,18 @@ class AArch64(InstructionSet):
         """``fcvtns``, four lanes at a time."""
         name = "llvm.aarch64.neon.fcvtns"
         if lanes == 1:
-            return b.call(f"{name}.i32.f32", "i32", ("float", value))
+            return b.call(f"{name}.i32.f32", I32, (FLOAT, value))
         width = min(lanes, self.vector_nbytes // 4)
-        kind, ints = vector(width, "float"), vector(width, "i32")
+        kind, ints = vector(width, FLOAT), vector(width, I32)
         parts = [value]
         if lanes > width:
-            whole = vector(lanes, "float")
+            whole = vector(lanes, FLOAT)
             starts = range(0, lanes, width)
             parts = [b.shuffle(whole, value, "poison", range(i, i + width)) for i in starts]
         parts = [b.call(f"{name}.v{width}i32.v{width}f32", ints, (kind, part)) for part in parts]
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [b.shuffle(vector(width, "i32"), x, y, range(2 * width)) for x, y in pairs]
+            parts = [b.shuffle(vector(width, I32), x, y, range(2 * width)) for x, y in pairs]
             width *= 2
         return parts[0]
 
@@ -329,10 +341,10 @@ class AArch64(InstructionSet):
 
     # -- measuring
 
-    def unknown(self, b: Builder, kind: str, value: Value) -> Value:
-        return b.emit(f'call {kind} asm sideeffect "", "=w,0"({kind} {value})')
+    def unknown(self, b: Builder, kind: Type, value: Value) -> Value:
+        return b.in_register(value, "w", is_used=True)
 
-    def use(self, b: Builder, kind: str, value: Value) -> None:
+    def use(self, b: Builder, kind: Type, value: Value) -> None:
         b.do(f'call void asm sideeffect "", "w"({kind} {value})')
 
     # -- system

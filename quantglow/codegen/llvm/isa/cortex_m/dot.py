@@ -5,32 +5,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import LANES, WORDS, element, gathered
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, MergedDot
+from quantglow.codegen.llvm.values import I8, I32, I64, PTR, Operand, Value, vector
 from quantglow.support.arrays import Array
 
 
 def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
     """Bytes 0 and 2 of a word as two signed 16-bit halves, and bytes 1 and 3: ``sxtb16``, which
     rotates its operand for nothing."""
-    rotated = b.call("llvm.fshr.i32", "i32", ("i32", word), ("i32", word), ("i32", "8"))
-    even, odd = (b.call("llvm.arm.sxtb16", "i32", ("i32", v)) for v in (word, rotated))
+    rotated = b.call("llvm.fshr.i32", I32, (I32, word), (I32, word), (I32, "8"))
+    even, odd = (b.call("llvm.arm.sxtb16", I32, (I32, v)) for v in (word, rotated))
     return even, odd
 
 
-def smlad(b: Builder, total: Value, x: Value, y: Value) -> Value:
+def smlad(b: Builder, total: Operand, x: Value, y: Value) -> Value:
     """``total`` plus the products of both halves."""
-    return b.call("llvm.arm.smlad", "i32", ("i32", x), ("i32", y), ("i32", total))
+    return b.call("llvm.arm.smlad", I32, (I32, x), (I32, y), (I32, total))
 
 
 def loaded_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
     """So many aligned words, two by each ``ldrd``: LLVM selects it where 64 bits are volatile."""
     words: list[Value] = []
     for index in range(0, count, 2):
-        both = b.emit(f"load volatile i64, ptr {b.at(pointer, 4 * index)}, align 4")
-        upper = b.op("lshr", "i64", both, "32")
-        words += (b.cast("trunc", "i64", half, "i32") for half in (both, upper))
+        both = b.load_volatile(I64, b.at(pointer, 4 * index), align=4)
+        upper = b.op("lshr", I64, both, "32")
+        words += (b.cast("trunc", I64, half, I32) for half in (both, upper))
     return tuple(words)
 
 
@@ -80,9 +81,9 @@ class MergedHalvesDot(HalvesDot, MergedDot):
     def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for lane in range(1, LANES, 2):
-            odd = b.op("sub", "i32", totals[lane], totals[lane - 1])
-            odd = b.op("ashr", "i32", odd, "8")
-            totals[lane] = b.op("add", "i32", odd, element(b, WORDS, bias, lane))
+            odd = b.op("sub", I32, totals[lane], totals[lane - 1])
+            odd = b.op("ashr", I32, odd, "8")
+            totals[lane] = b.op("add", I32, odd, element(b, WORDS, bias, lane))
         return gathered(b, WORDS, totals)
 
     def accumulate(
@@ -94,7 +95,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
         for pair in range(0, LANES, 2):
             for half in (0, 1):
                 word = element(b, WORDS, w, pair + half)
-                low = b.call("llvm.arm.sxtb16", "i32", ("i32", word))
+                low = b.call("llvm.arm.sxtb16", I32, (I32, word))
                 totals[pair] = smlad(b, totals[pair], halves[half], low)
                 totals[pair + 1] = smlad(b, totals[pair + 1], halves[half], word)
         return gathered(b, WORDS, totals)
@@ -111,10 +112,10 @@ class HalvesProducts:
     def weights(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
         """Not before the tap at hand is done: loaded early, all of them would be spilled."""
         b.do('call void asm sideeffect "", "~{memory}"()')
-        return b.load("i32", pointer, align=4), b.load("i32", b.at(pointer, 4), align=4)
+        return b.load(I32, pointer, align=4), b.load(I32, b.at(pointer, 4), align=4)
 
     def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
-        return widened_halves(b, b.load("i32", pointer))
+        return widened_halves(b, b.load(I32, pointer))
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -123,8 +124,8 @@ class HalvesProducts:
         for lane in range(LANES):
             odd, upper = lane % 2, lane // 2
             name = "llvm.arm.smlatt" if upper else "llvm.arm.smlabb"
-            factors = (("i32", operand[odd]), ("i32", weights[odd]))
-            totals.append(b.call(name, "i32", *factors, ("i32", element(b, WORDS, sums, lane))))
+            factors = ((I32, operand[odd]), (I32, weights[odd]))
+            totals.append(b.call(name, I32, *factors, (I32, element(b, WORDS, sums, lane))))
         return gathered(b, WORDS, totals)
 
 
@@ -140,7 +141,7 @@ class SingleProducts:
         return self.operand(b, pointer)
 
     def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
-        return (b.cast("sext", "<4 x i8>", b.load("<4 x i8>", pointer), WORDS),)
+        return (b.cast("sext", vector(4, I8), b.load(vector(4, I8), pointer), WORDS),)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -148,7 +149,7 @@ class SingleProducts:
         return b.op("add", WORDS, sums, b.op("mul", WORDS, operand[0], weights[0]))
 
 
-class Address(str):
+class Address(Value):
     """A pointer to bytes that are read where they are multiplied."""
 
 
@@ -162,10 +163,10 @@ class SingleDot(DotProduct):
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """The address of the bytes: loaded early, most of them would be spilled."""
-        return (Address(row),)
+        return (Address.of(row, PTR),)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
-        return (Address(b.at(pointer, offset)),)
+        return (Address.of(b.at(pointer, offset), PTR),)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -177,7 +178,7 @@ class SingleDot(DotProduct):
         for k in range(STEP_NBYTES):
             order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
             x, w = (
-                b.cast("sext", "<4 x i8>", b.shuffle(self.bytes_kind, v, "poison", order), WORDS)
+                b.cast("sext", vector(4, I8), b.shuffle(self.bytes_kind, v, "poison", order), WORDS)
                 for v in vectors
             )
             sums = b.op("add", WORDS, sums, b.op("mul", WORDS, x, w))
@@ -188,7 +189,7 @@ class SingleDot(DotProduct):
         if not isinstance(operand, Address):
             return operand
         spread = [i % STEP_NBYTES for i in range(LANES * STEP_NBYTES)]
-        return b.shuffle("<4 x i8>", b.load("<4 x i8>", operand), "poison", spread)
+        return b.shuffle(vector(4, I8), b.load(vector(4, I8), operand), "poison", spread)
 
     def _loaded(self, b: Builder, weights: Value) -> Value:
         return b.load(self.bytes_kind, weights) if isinstance(weights, Address) else weights
@@ -201,7 +202,7 @@ def accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Va
         x = loaded_byte(b, row, k)
         for lane in range(LANES):
             w = loaded_byte(b, weights, STEP_NBYTES * lane + k)
-            total = b.op("add", "i32", totals[lane], b.op("mul", "i32", x, w))
+            total = b.op("add", I32, totals[lane], b.op("mul", I32, x, w))
             totals[lane] = held(b, total)
     return gathered(b, WORDS, totals)
 
@@ -209,11 +210,11 @@ def accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Va
 def loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
     """A signed byte, loaded here, since LLVM keeps volatile loads in order, and extended by an
     instruction of its own: a load that does so takes its offset from a register."""
-    byte = b.emit(f"load volatile i8, ptr {b.at(pointer, offset)}")
-    word = held(b, b.cast("zext", "i8", byte, "i32"))
-    return b.cast("sext", "i8", b.cast("trunc", "i32", word, "i8"), "i32")
+    byte = b.load_volatile(I8, b.at(pointer, offset))
+    word = held(b, b.cast("zext", I8, byte, I32))
+    return b.cast("sext", I8, b.cast("trunc", I32, word, I8), I32)
 
 
 def held(b: Builder, value: Value) -> Value:
     """The same word, computed here."""
-    return b.emit(f'call i32 asm sideeffect "", "=r,0"(i32 {value})')
+    return b.in_register(value, "r", is_used=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.cortex_m.float_arithmetic import quotient, scale_integer
 from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     HIDDEN,
@@ -31,6 +31,7 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
 )
 from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import called
 from quantglow.codegen.llvm.isa.interface import Steps
+from quantglow.codegen.llvm.values import FLOAT, I32, Operand, Value, vector
 
 POWER_LEAST, MOST = 120, 130
 """Biased exponents of the arguments of ``exp`` that are computed here: from 2^-7 to 16."""
@@ -279,7 +280,7 @@ def function(b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, St
     if name == "logistic":
         b.declarations["quotient"] = quotient()
     b.declarations["weights of branches"] = WEIGHTS
-    floats, ints = vector(lanes, "float"), vector(lanes, "i32")
+    floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     definition = b.declarations[f"{name}_near"]
     result = called(b, f"{name}_near", definition, lanes, b.cast("bitcast", floats, x, ints))
     return b.cast("bitcast", ints, result, floats)
@@ -289,15 +290,16 @@ def scaled(
     b: Builder,
     lanes: int,
     sums: Value,
-    scale: Value,
+    scale: Operand,
     steps: Callable[[Builder, int, Value, Value], Value],
 ) -> Value:
     """``InstructionSet.scaled``, lane by lane; ``steps``: in floats."""
     far = Builder()
-    result = steps(far, 1, "%x", far.cast("bitcast", "i32", "%y", "float"))
+    x, y = Value.of("%x", I32), Value.of("%y", I32)
+    result = steps(far, 1, x, far.cast("bitcast", I32, y, FLOAT))
     b.declarations["scaled_far"] = ending(far, "scaled_far", result, "i32 %x, i32 %y")
     b.declarations["weights of branches"] = WEIGHTS
-    floats, ints = vector(lanes, "float"), vector(lanes, "i32")
+    floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     bits = b.cast("bitcast", floats, scale, ints)
     return b.cast(
         "bitcast", ints, called(b, "scaled_near", scale_integer(), lanes, sums, bits), floats
@@ -307,12 +309,12 @@ def scaled(
 def in_floats(name: str, steps: Steps) -> str:
     """``i32 @name(i32 x)``: the bits of a function of one float32."""
     b = Builder()
-    result = steps(b, 1, b.cast("bitcast", "i32", "%x", "float"))
+    result = steps(b, 1, b.cast("bitcast", I32, Value.of("%x", I32), FLOAT))
     return ending(b, name, result, "i32 %x")
 
 
 def ending(b: Builder, name: str, result: Value, arguments: str) -> str:
     """The definition of a function that gives the bits of a float32."""
-    b.do(f"ret i32 {b.cast('bitcast', 'float', result, 'i32')}")
+    b.do(f"ret i32 {b.cast('bitcast', FLOAT, result, I32)}")
     body = "\n".join(["entry:", *b.lines])
     return f"define linkonce_odr i32 @{name}({arguments}) nounwind {{\n{body}\n}}\n"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.cortex_m import float_arithmetic, float_functions
 from quantglow.codegen.llvm.isa.cortex_m.dot import (
     HalvesDot,
@@ -40,6 +40,7 @@ from quantglow.codegen.llvm.isa.interface import Sharing, Steps
 from quantglow.codegen.llvm.isa.portable import Portable
 from quantglow.codegen.llvm.isa.target import Family, Host, Level, Settings, Target
 from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, PTR, Operand, Value, splat, vector
 from quantglow.ir.types import DType
 
 _NAME, _LITERAL = r"(%[\w.]+)", r"(splat \(float \w+\))"
@@ -54,9 +55,9 @@ _SPREAD = re.compile(rf"  {_NAME} = shufflevector <\d+ x float> {_NAME}, .*> zer
 TILE_REGISTERS = 3
 """Vectors of four that the tile of a dot product may take: one of sums, and its operands."""
 
-SIGNED = (("i32", "0"), ("i32", "0"), ("i32", "0"))
+SIGNED = ((I32, "0"), (I32, "0"), (I32, "0"))
 """Neither unsigned nor subtracted nor exchanged."""
-BYTES, WORDS = "<16 x i8>", "<4 x i32>"
+BYTES, WORDS = vector(16, I8), vector(4, I32)
 STAGES = 4
 """Instructions that store four vectors in turn, each a part of all bytes."""
 
@@ -171,15 +172,15 @@ class SmallCortexM(CortexM):
     def requantizes_integers(self) -> bool:
         return True
 
-    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
-        ints = b.cast("bitcast", vector(lanes, "float"), scale, vector(lanes, "i32"))
+    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
+        ints = b.cast("bitcast", vector(lanes, FLOAT), scale, vector(lanes, I32))
         return called(b, "requantized", REQUANTIZED, lanes, sums, ints)
 
-    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
         return float_functions.scaled(b, lanes, sums, scale, super().scaled)
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
-        ints = b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
+        ints = b.cast("bitcast", vector(lanes, FLOAT), value, vector(lanes, I32))
         return called(b, "rounded", ROUNDED, lanes, ints)
 
     # -- code generation
@@ -223,8 +224,8 @@ class SignalCortexM(CortexM):
     def lane_products(self) -> LaneProducts | None:
         return HalvesProducts()
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
-        words, pairs = vector(LANES, "i32"), vector(2 * LANES, "i16")
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
+        words, pairs = vector(LANES, I32), vector(2 * LANES, I16)
         left, right = (b.cast("bitcast", pairs, v, words) for v in (x, y))
         products = [
             smlad(b, "0", element(b, words, left, i), element(b, words, right, i))
@@ -236,14 +237,14 @@ class SignalCortexM(CortexM):
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """``vcvtr``, which saturates, and the minimum for NaN."""
-        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         rounded = self.round_number(b, lanes, value)
         is_number = b.compare("ord", kind, value, value)
         return b.select(ints, is_number, rounded, splat(ints, str(-(2**31))))
 
     def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
         """``vcvtr``: rounds as the processor is set, which is half to even."""
-        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         if lanes == 1:
             return rounded(b, value)
         return gathered(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
@@ -251,27 +252,27 @@ class SignalCortexM(CortexM):
 
 def rounded(b: Builder, value: Value) -> Value:
     """A float32 rounded half to even, as int32."""
-    register = b.call("llvm.arm.vcvtr.f32", "float", ("float", value))
-    return b.cast("bitcast", "float", register, "i32")
+    register = b.call("llvm.arm.vcvtr.f32", FLOAT, (FLOAT, value))
+    return b.cast("bitcast", FLOAT, register, I32)
 
 
 class HeliumWords:
     """``vst4``, and loads and stores with a vector of offsets."""
 
     def store_in_turn(self, b: Builder, vectors: Sequence[Value], pointer: Value) -> None:
-        operands = [("ptr", pointer), *((BYTES, each) for each in vectors)]
+        operands = [(PTR, pointer), *((BYTES, each) for each in vectors)]
         for stage in range(STAGES):
-            b.call("llvm.arm.mve.vst4q.p0.v16i8", "void", *operands, ("i32", str(stage)))
+            b.do_call("llvm.arm.mve.vst4q.p0.v16i8", *operands, (I32, str(stage)))
 
-    def gather_words(self, b: Builder, pointer: Value, offsets: Value) -> Value:
-        how = (("i32", "32"), ("i32", "0"), ("i32", "0"))
-        operands = (("ptr", pointer), (WORDS, offsets), *how)
+    def gather_words(self, b: Builder, pointer: Value, offsets: Operand) -> Value:
+        how = ((I32, "32"), (I32, "0"), (I32, "0"))
+        operands = ((PTR, pointer), (WORDS, offsets), *how)
         return b.call("llvm.arm.mve.vldr.gather.offset.v4i32.p0.v4i32", WORDS, *operands)
 
     def scatter_bytes(self, b: Builder, values: Value, pointer: Value, offsets: Value) -> None:
-        operands = (("ptr", pointer), (WORDS, offsets), (WORDS, values))
+        operands = ((PTR, pointer), (WORDS, offsets), (WORDS, values))
         name = "llvm.arm.mve.vstr.scatter.offset.p0.v4i32.v4i32"
-        b.call(name, "void", *operands, ("i32", "8"), ("i32", "0"))
+        b.do_call(name, *operands, (I32, "8"), (I32, "0"))
 
 
 class Helium(SignalCortexM):
@@ -293,10 +294,10 @@ class Helium(SignalCortexM):
     def row_products(self) -> bool:
         return True
 
-    def row_product(self, b: Builder, total: Value, x: Value, w: Value) -> Value:
+    def row_product(self, b: Builder, total: Operand, x: Value, w: Value) -> Value:
         """``vmlava``"""
-        operands = (("i32", total), (BYTES, x), (BYTES, w))
-        return b.call("llvm.arm.mve.vmldava.v16i8", "i32", *SIGNED, *operands)
+        operands = ((I32, total), (BYTES, x), (BYTES, w))
+        return b.call("llvm.arm.mve.vmldava.v16i8", I32, *SIGNED, *operands)
 
     @property
     def window_words(self) -> WindowWords | None:
@@ -306,7 +307,7 @@ class Helium(SignalCortexM):
     def lane_products(self) -> LaneProducts | None:
         return SingleProducts()
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         return Portable.word_products(self, b, x, y)
 
     # -- code generation
@@ -321,20 +322,20 @@ class Helium(SignalCortexM):
         if lanes == 1:
             return rounded(b, value)
         if lanes == LANES:
-            operands = (("i32", "0"), ("<4 x float>", value))
-            return b.call("llvm.arm.mve.vcvtn.v4i32.v4f32", "<4 x i32>", *operands)
-        half, kind = lanes // 2, vector(lanes, "float")
+            operands = ((I32, "0"), (vector(4, FLOAT), value))
+            return b.call("llvm.arm.mve.vcvtn.v4i32.v4f32", vector(4, I32), *operands)
+        half, kind = lanes // 2, vector(lanes, FLOAT)
         parts = []
         for first in (0, half):
             part = b.shuffle(kind, value, "poison", range(first, first + half))
             parts.append(self.round_number(b, half, part))
-        return b.shuffle(vector(half, "i32"), parts[0], parts[1], range(lanes))
+        return b.shuffle(vector(half, I32), parts[0], parts[1], range(lanes))
 
 
-_M0 = SmallCortexM(16, 16, unsigned_activations=False, index="i32")
-_M4 = SignalCortexM(16, 16, unsigned_activations=False, has_fma=True, index="i32")
+_M0 = SmallCortexM(16, 16, unsigned_activations=False, index=I32)
+_M4 = SignalCortexM(16, 16, unsigned_activations=False, has_fma=True, index=I32)
 _M7 = replace(_M4, rounds_floats=True)
-_M55 = Helium(16, 8, unsigned_activations=False, has_fma=True, rounds_floats=True, index="i32")
+_M55 = Helium(16, 8, unsigned_activations=False, has_fma=True, rounds_floats=True, index=I32)
 
 
 def refusal() -> str:

@@ -15,10 +15,11 @@ import re
 import struct
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
+from quantglow.codegen.llvm.values import FLOAT, I32, Type, Value, poison, splat, vector
 
 LANES = 4
-WORDS = "<4 x i32>"
+WORDS = vector(4, I32)
 
 LARGE = 1 << 23
 """Result for all products that are greater: beyond the limits of 16 bits."""
@@ -132,22 +133,22 @@ entry:
 _VALUE, _LITERAL = r"%[\w.]+", r"0x[0-9A-F]{16}|splat \(float 0x[0-9A-F]{16}\)"
 _OPERAND = rf"({_VALUE}|{_LITERAL})"
 _COMPARISON = re.compile(
-    rf"^  ({_VALUE}) = fcmp o([lg])t (float|<\d+ x float>) {_OPERAND}, {_OPERAND}$", re.MULTILINE
+    rf"^  ({_VALUE}) = fcmp o([lg])t (?:<(\d+) x )?float>? {_OPERAND}, {_OPERAND}$", re.MULTILINE
 )
 _NUMBER = re.compile(r"0x([0-9A-F]{16})")
 SIGN, INFINITY = 1 << 31, 0x7F800000
 
 
-def element(b: Builder, kind: str, values: Value, index: int) -> Value:
+def element(b: Builder, kind: Type, values: Value, index: int) -> Value:
     """A lane as a scalar."""
-    return b.emit(f"extractelement {kind} {values}, i32 {index}")
+    return b.extract(values, index)
 
 
-def gathered(b: Builder, kind: str, values: Sequence[Value]) -> Value:
+def gathered(b: Builder, kind: Type, values: Sequence[Value]) -> Value:
     """Scalars as a vector."""
-    result, scalar = "poison", kind[kind.index("x ") + 2 : -1]
+    result: Value = poison(kind)
     for index, value in enumerate(values):
-        result = b.emit(f"insertelement {kind} {result}, {scalar} {value}, i32 {index}")
+        result = b.insert(result, value, index)
     return result
 
 
@@ -155,8 +156,8 @@ def called(b: Builder, name: str, definition: str, lanes: int, *values: Value) -
     """A function of int32, lane by lane."""
     b.declarations[name] = definition
     if lanes == 1:
-        return b.emit(f"call i32 @{name}({', '.join(f'i32 {value}' for value in values)})")
-    kind = vector(lanes, "i32")
+        return b.emit(I32, f"call i32 @{name}({', '.join(f'i32 {value}' for value in values)})")
+    kind = vector(lanes, I32)
     results = []
     for lane in range(lanes):
         scalars = (element(b, kind, value, lane) for value in values)
@@ -171,7 +172,7 @@ def with_integer_comparisons(text: str) -> str:
 
 def _compared(match: re.Match[str]) -> str:
     """The lines that a comparison becomes."""
-    name, side, kind, x, y = match.groups()
+    name, side, lanes, x, y = match.groups()
     if not y.startswith("%"):
         value, constant, above = x, y, side == "g"
     else:
@@ -184,7 +185,8 @@ def _compared(match: re.Match[str]) -> str:
         return match[0]
     (bits,) = struct.unpack("<i", struct.pack("<f", abs(limit)))
     first = bits + 1 + (0 if above else SIGN)
-    ints = kind.replace("float", "i32")
+    kind = vector(int(lanes or 1), FLOAT)
+    ints = kind.with_element(I32)
     signed = first - 2 * SIGN if first >= SIGN else first
     start, count = (splat(ints, str(number)) for number in (signed, INFINITY - bits))
     return "\n".join(

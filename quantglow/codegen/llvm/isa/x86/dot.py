@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, PairDot, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.x86.features import octets
+from quantglow.codegen.llvm.values import I8, I64, PTR, Operand, Value, splat
 from quantglow.support.arrays import Array
 
 FLIPPED = 1 << 15
@@ -36,7 +37,7 @@ class VnniDot(DotProduct):
 class VnniWordDot(WordDot):
     """Two words times two words in one instruction, ``vpdpwssd``."""
 
-    def added(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+    def added(self, b: Builder, sums: Value, x: Operand, w: Value) -> Value:
         name, kind = f"llvm.x86.avx512.vpdpwssd.{self.isa.vector_nbytes * 8}", self.words_kind
         return b.call(name, self.kind, (self.kind, sums), (kind, x), (kind, w))
 
@@ -133,7 +134,7 @@ class AmxTiles:
             f"@tiles = private unnamed_addr constant [{CONFIG_NBYTES} x i8] [{values}], "
             f"align {CONFIG_NBYTES}"
         )
-        b.call("llvm.x86.ldtilecfg", "void", ("ptr", "@tiles"))
+        b.do_call("llvm.x86.ldtilecfg", (PTR, "@tiles"))
 
     def _configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
         configuration = np.zeros(CONFIG_NBYTES, np.uint8)
@@ -144,7 +145,7 @@ class AmxTiles:
         return configuration
 
     def release(self, b: Builder) -> None:
-        b.call("llvm.x86.tilerelease", "void")
+        b.do_call("llvm.x86.tilerelease")
 
     def permission(self, name: str, triple: str) -> str:
         """Linux wants to be asked once in each process; to ask again does no harm."""
@@ -162,8 +163,8 @@ class AmxTiles:
         self._move(b, "tilestored64", register, pointer, pitch)
 
     def _move(self, b: Builder, name: str, register: int, pointer: Value, pitch: int) -> None:
-        arguments = (("i8", str(register)), ("ptr", pointer), ("i64", str(pitch)))
-        b.call(f"llvm.x86.{name}", "void", *arguments)
+        arguments = ((I8, str(register)), (PTR, pointer), (I64, str(pitch)))
+        b.do_call(f"llvm.x86.{name}", *arguments)
 
     def multiply(self, b: Builder, sums: int, x: int, w: int) -> None:
-        b.call("llvm.x86.tdpbusd", "void", *(("i8", str(r)) for r in (sums, x, w)))
+        b.do_call("llvm.x86.tdpbusd", *((I8, str(r)) for r in (sums, x, w)))

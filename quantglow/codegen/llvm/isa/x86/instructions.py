@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct, FloatDot, PairDot, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.interface import (
@@ -26,6 +26,18 @@ from quantglow.codegen.llvm.isa.x86.dot import (
     SaturatingPairs,
     VnniDot,
     VnniWordDot,
+)
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    Operand,
+    Type,
+    Value,
+    splat,
+    vector,
+    zero,
 )
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
@@ -72,7 +84,7 @@ class X86Linking:
         return True
 
 
-def upper(b: Builder, kind: str, codes: Value, signed: bool) -> Value:
+def upper(b: Builder, kind: Type, codes: Value, signed: bool) -> Value:
     """The lanes whose codes index the second half of the table."""
     return b.compare("sge" if signed else "slt", kind, codes, splat(kind, "0"))
 
@@ -87,10 +99,10 @@ class PermutedTable:
         return values
 
     def load(self, b: Builder, entries: Value) -> list[Value]:
-        return [b.load("<64 x i8>", b.at(entries, 64 * i)) for i in range(4)]
+        return [b.load(vector(64, I8), b.at(entries, 64 * i)) for i in range(4)]
 
     def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
-        name, kind = "llvm.x86.avx512.vpermi2var.qi.512", "<64 x i8>"
+        name, kind = "llvm.x86.avx512.vpermi2var.qi.512", vector(64, I8)
         low, high = (
             b.call(name, kind, (kind, table[i]), (kind, codes), (kind, table[i + 1]))
             for i in (0, 2)
@@ -119,11 +131,11 @@ class ShuffledTable:
 
     def load(self, b: Builder, entries: Value) -> list[Value]:
         order = list(range(16)) * (self.lanes // 16)
-        rows = [b.load("<16 x i8>", b.at(entries, 16 * i)) for i in range(16)]
-        return [b.shuffle("<16 x i8>", row, "poison", order) for row in rows]
+        rows = [b.load(vector(16, I8), b.at(entries, 16 * i)) for i in range(16)]
+        return [b.shuffle(vector(16, I8), row, "poison", order) for row in rows]
 
     def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
-        kind = vector(self.lanes, "i8")
+        kind = vector(self.lanes, I8)
         flipped = b.op("xor", kind, codes, splat(kind, "-128"))
         low = self._half(b, flipped if signed else codes, table[:8])
         high = self._half(b, codes if signed else flipped, table[8:])
@@ -132,7 +144,7 @@ class ShuffledTable:
     def _half(self, b: Builder, index: Value, rows: Sequence[Value]) -> Value:
         """Entries of the indices that are not negative."""
         avx2, avx512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
-        name, kind = avx2 if self.lanes == 32 else avx512, vector(self.lanes, "i8")
+        name, kind = avx2 if self.lanes == 32 else avx512, vector(self.lanes, I8)
         entries = b.call(name, kind, (kind, rows[0]), (kind, index))
         for row in rows[1:]:
             index = b.op("sub", kind, index, splat(kind, "16"))
@@ -191,14 +203,14 @@ class X86(InstructionSet):
             return None
         return SaturatingPairs(self, StepCost(self.registers, core=core))
 
-    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+    def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         name, nbytes = f"llvm.x86.{WORD_PRODUCTS[self.vector_nbytes]}", self.vector_nbytes
-        words = vector(nbytes // 2, "i16")
-        return b.call(name, vector(nbytes // 4, "i32"), (words, x), (words, y))
+        words = vector(nbytes // 2, I16)
+        return b.call(name, vector(nbytes // 4, I32), (words, x), (words, y))
 
-    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+    def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         """An identity that LLVM cannot look through."""
-        return b.emit(f'call {kind} asm "", "=x,0"({kind} {value})')
+        return b.in_register(value, "x")
 
     @property
     def tiles(self) -> MatrixTiles | None:
@@ -213,33 +225,33 @@ class X86(InstructionSet):
 
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
         name, nbytes = f"llvm.x86.{PACKED_WORDS[self.vector_nbytes]}", self.vector_nbytes
-        ints = vector(nbytes // 4, "i32")
-        return b.call(name, vector(nbytes // 2, "i16"), (ints, x), (ints, y))
+        ints = vector(nbytes // 4, I32)
+        return b.call(name, vector(nbytes // 2, I16), (ints, x), (ints, y))
 
     def pack_bytes(self, b: Builder, x: Value, y: Value, signed: bool) -> Value:
         name = PACKED_BYTES[self.vector_nbytes].format("s" if signed else "u")
-        words = vector(self.vector_nbytes // 2, "i16")
-        result = vector(self.vector_nbytes, "i8")
+        words = vector(self.vector_nbytes // 2, I16)
+        result = vector(self.vector_nbytes, I8)
         return b.call(f"llvm.x86.{name}", result, (words, x), (words, y))
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """``cvtps2dq``: the minimum for all that int32 does not hold."""
         if lanes == 1:
-            four = b.emit(f"insertelement <4 x float> zeroinitializer, float {value}, i32 0")
-            return b.call("llvm.x86.sse.cvtss2si", "i32", ("<4 x float>", four))
-        source, result = vector(lanes, "float"), vector(lanes, "i32")
-        arguments = [(source, value)]
+            four = b.insert(zero(vector(4, FLOAT)), value, 0)
+            return b.call("llvm.x86.sse.cvtss2si", I32, (vector(4, FLOAT), four))
+        source, result = vector(lanes, FLOAT), vector(lanes, I32)
+        arguments: list[tuple[Type, Operand]] = [(source, value)]
         if lanes == 16:
-            arguments += [(result, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+            arguments += [(result, "zeroinitializer"), (I16, "-1"), (I32, "4")]
         return b.call(f"llvm.x86.{ROUNDED[lanes]}", result, *arguments)
 
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
         """``vrangeps`` of AVX-512."""
         if self.vector_nbytes != 64:
             return None
-        kind = "<16 x float>"
-        operands = ((kind, values), (kind, bound), ("i32", str(LESSER_MAGNITUDE)))
-        controls = ((kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4"))
+        kind = vector(16, FLOAT)
+        operands = ((kind, values), (kind, bound), (I32, str(LESSER_MAGNITUDE)))
+        controls = ((kind, "zeroinitializer"), (I16, "-1"), (I32, "4"))
         return b.call("llvm.x86.avx512.mask.range.ps.512", kind, *operands, *controls)
 
     def raised_bytes(self, b: Builder, data: Value, places: Sequence[int]) -> Value | None:
@@ -247,14 +259,14 @@ class X86(InstructionSet):
         lanes, group = len(places), self.group_nbytes
         if lanes != 16 or any(place // group != 4 * i // group for i, place in enumerate(places)):
             return None
-        kind = vector(4 * lanes, "i8")
+        kind = vector(4 * lanes, I8)
         order = [f"i8 {place % group}, i8 0, i8 0, i8 0" for place in places]
         shuffled = b.call(
             "llvm.x86.avx512.pshuf.b.512", kind, (kind, data), (kind, f"<{', '.join(order)}>")
         )
         is_byte = f"<{', '.join(['i1 1, i1 0, i1 0, i1 0'] * lanes)}>"
         raised = f"<{', '.join(f'i8 {byte}' for byte in struct.pack('<f', RAISED) * lanes)}>"
-        return b.cast("bitcast", kind, b.select(kind, is_byte, shuffled, raised), "<16 x float>")
+        return b.cast("bitcast", kind, b.select(kind, is_byte, shuffled, raised), vector(16, FLOAT))
 
     # -- look-up
 
@@ -271,11 +283,11 @@ class X86(InstructionSet):
         """The assembler's letter for any vector register; ``x`` means the first sixteen."""
         return "v" if self.registers == 32 else "x"
 
-    def unknown(self, b: Builder, kind: str, value: Value) -> Value:
+    def unknown(self, b: Builder, kind: Type, value: Value) -> Value:
         letter = self._any_register
-        return b.emit(f'call {kind} asm sideeffect "", "={letter},0"({kind} {value})')
+        return b.in_register(value, letter, is_used=True)
 
-    def use(self, b: Builder, kind: str, value: Value) -> None:
+    def use(self, b: Builder, kind: Type, value: Value) -> None:
         b.do(f'call void asm sideeffect "", "{self._any_register}"({kind} {value})')
 
     # -- system

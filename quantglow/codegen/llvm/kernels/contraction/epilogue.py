@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.interface import RAISED
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.results import Results, multipliers
@@ -19,6 +19,16 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, widen
+from quantglow.codegen.llvm.values import (
+    ABSENT,
+    FLOAT,
+    I32,
+    Operand,
+    Value,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.ops import Conv
 from quantglow.ir.ops.arithmetic import is_integer, multiplier
 from quantglow.ir.ops.expression import Expr
@@ -81,7 +91,7 @@ class Epilogue:
         step = None if self.op.activation is None else self.op.type.params.scale
         return f"{results.may_overflow} {results.bounds} {results.zero_point} {step}"
 
-    def values(self, b: Builder, sums: Value, scale: Value, residual: Value | None) -> Value:
+    def values(self, b: Builder, sums: Value, scale: Operand, residual: Value | None) -> Value:
         """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
         residual, through the activation.  Integers where ``Results.is_requantized``."""
         result, floats = sums, self.results.floats
@@ -116,7 +126,7 @@ def activated(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)
     scalars = Scalars(b, target, target.f32_lanes, [sums], [DType.F32])
     if near := limited_factor(expression):
-        bound = splat(vector(target.f32_lanes, "float"), f32(near.args[1].value))
+        bound = splat(vector(target.f32_lanes, FLOAT), f32(near.args[1].value))
         if limited := target.isa.nearest_within(b, sums, bound):
             scalars.done[near] = limited
     return scalars.value(expression)
@@ -159,10 +169,10 @@ class Residual:
         return (*self.params(), *step.inputs[3:4])
 
     def pointers(self, pointers: Sequence[Value]) -> tuple[Value, Value]:
-        """The pointers to its parameters and to itself among all of a kernel; empty where there are
-        none."""
-        params = pointers[-2] if self.reads_params else ""
-        return params, pointers[-1] if self.op.residual is not None else ""
+        """The pointers to its parameters and to itself among all of a kernel; ``ABSENT`` where
+        there are none."""
+        params = pointers[-2] if self.reads_params else ABSENT
+        return params, pointers[-1] if self.op.residual is not None else ABSENT
 
     def params(self) -> tuple[Array, ...]:
         """The residual's zero point, its step in steps of the float32 sum, and ``RAISED`` plus its
@@ -188,7 +198,7 @@ class Residual:
             if len(order) == 1:
                 return [data]  # one vector lies in order
             return [self._picked(b, data, order.size, places) for places in order]
-        nbytes, floats = self.target.vector_nbytes, vector(self.target.f32_lanes, "float")
+        nbytes, floats = self.target.vector_nbytes, vector(self.target.f32_lanes, FLOAT)
         steps = []
         for places in order:
             reals = self._reals(b, data, order.size, places, params)
@@ -200,7 +210,7 @@ class Residual:
         """The integers at ``places`` of a vector of ``count``, less the zero point, as float32."""
         assert self.op.residual is not None
         lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
-        floats, ints = vector(lanes, "float"), vector(lanes, "i32")
+        floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
         if self.op.residual.type.dtype is DType.U8 and count == nbytes:
             raised = self.target.isa.raised_bytes(b, data, places.tolist())
             if raised is not None:
@@ -218,7 +228,7 @@ class Residual:
             mask = [int(places[i // 4]) if i % 4 == 0 else count for i in range(count)]
             kind = vector(count, ELEMENTS[dtype])
             spread = b.shuffle(kind, data, "zeroinitializer", mask)
-            return b.cast("bitcast", kind, spread, vector(lanes, "i32"))
+            return b.cast("bitcast", kind, spread, vector(lanes, I32))
         picked = self._picked(b, data, count, places)
         return widen(b, lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.values import Value
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import View
@@ -202,7 +203,9 @@ def panel_channels(
         first = 0
         for vectors in panels.widths():
             order = order_of(vectors) + first
-            channels = np.where(order < panels.channels, order + group * panels.channels, -1)
+            channels = order + group * panels.channels
+            if first + vectors * panels.lanes > panels.channels:
+                channels[order >= panels.channels] = -1
             channel_lists.append(channels)
             first += vectors * panels.lanes
     return channel_lists

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.vectors import (
     ELEMENTS,
     clip_float,
     quantize_steps,
-    suffix,
 )
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Type, Value, f32, splat, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.ops.arithmetic import integer_bounds, is_integer
@@ -49,23 +49,23 @@ class Results:
         return self.target.f32_lanes
 
     @property
-    def floats(self) -> str:
-        return vector(self.lanes, "float")
+    def floats(self) -> Type:
+        return vector(self.lanes, FLOAT)
 
     @property
-    def ints(self) -> str:
-        return vector(self.lanes, "i32")
+    def ints(self) -> Type:
+        return vector(self.lanes, I32)
 
     @property
-    def words(self) -> str:
-        return vector(2 * self.lanes, "i16")
+    def words(self) -> Type:
+        return vector(2 * self.lanes, I16)
 
     @property
     def dtype(self) -> DType:
         return self.op.type.dtype
 
     @property
-    def element(self) -> str:
+    def element(self) -> Type:
         """The LLVM type of one result in memory."""
         return ELEMENTS[self.dtype]
 
@@ -140,7 +140,7 @@ class Results:
         if len(words) == 2:
             return self.target.isa.pack_bytes(b, words[0], words[1], self.dtype is DType.I8)
         small = self._within(b, self.words, words[0], *self.bounds)
-        return b.cast("trunc", self.words, small, vector(2 * self.lanes, "i8"))
+        return b.cast("trunc", self.words, small, vector(2 * self.lanes, I8))
 
     def _joined(self, b: Builder, parts: list[Value]) -> Value:
         """One, two or four vectors of results as one."""
@@ -189,12 +189,14 @@ class Results:
             words = self._within(b, kind, words, *self.bounds)
         return words
 
-    def _within(self, b: Builder, kind: str, value: Value, low: int, high: int) -> Value:
+    def _within(self, b: Builder, kind: Type, value: Value, low: int, high: int) -> Value:
         """Integers limited to ``[low, high]``."""
-        lanes, element = (self.lanes, "i32") if kind == self.ints else (2 * self.lanes, "i16")
+        lanes, element = (self.lanes, I32) if kind == self.ints else (2 * self.lanes, I16)
         for name, bound in (("smax", low), ("smin", high)):
             other = (kind, splat(kind, str(bound)))
-            value = b.call(f"llvm.{name}.{suffix(lanes, element)}", kind, (kind, value), other)
+            value = b.call(
+                f"llvm.{name}.{vector(lanes, element).suffix}", kind, (kind, value), other
+            )
         return value
 
     def _in_turn(self, b: Builder, x: Value, y: Value) -> Value:

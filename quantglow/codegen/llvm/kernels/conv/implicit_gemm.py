@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Value
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.interface import LINE_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.tiling import groups
 from quantglow.codegen.llvm.kernels.conv.loops import ConvLoops, Place
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
+from quantglow.codegen.llvm.values import ABSENT, Value
 from quantglow.ir.symbolic.size import likely
 
 UNROLL = 4
@@ -117,7 +117,7 @@ class ConvKernel(ConvLoops):
     def _multipliers_of(self, first: Value, index: int) -> Value:
         """The multipliers of one vector of a panel; nothing for float sums."""
         if not self.scale:
-            return ""
+            return ABSENT
         pointer = self._vector_of(self.scale, first, index)
         return self.b.load(self.epilogue.results.floats, pointer, align=4)
 
@@ -128,7 +128,7 @@ class ConvKernel(ConvLoops):
         b, runs = self.b, self.geometry.runs
         kind = self.dot.kind
         run_nbytes = runs.steps * vectors * self.dot.weight_nbytes
-        ahead = self.share_of_next_panel(w) if self.asks_evenly else ""
+        ahead = self.share_of_next_panel(w) if self.asks_evenly else ABSENT
         if runs.inner * runs.outer == 1:
             return self.run(x, w, offsets, vectors, sums, ahead)
         outer = b.begin_loop(runs.outer, [(kind, s) for s in sums]) if runs.outer > 1 else None
@@ -152,7 +152,7 @@ class ConvKernel(ConvLoops):
         offsets: list[int],
         vectors: int,
         sums: list[Value],
-        ahead: Value = "",
+        ahead: Value = ABSENT,
     ) -> list[Value]:
         """Add the steps of one run: a rolled loop of ``unroll`` steps, then the rest.
 
@@ -185,7 +185,7 @@ class ConvKernel(ConvLoops):
         vectors: int,
         sums: list[Value],
         count: int,
-        ahead: Value = "",
+        ahead: Value = ABSENT,
     ) -> list[Value]:
         """``count`` steps, unrolled."""
         b, dot = self.b, self.dot
@@ -287,7 +287,7 @@ class ConvKernel(ConvLoops):
         """Finish and store one pixel's channels."""
         b, g, lanes = self.b, self.geometry, self.dot.lanes
         y = b.at(place.y, row * g.y.row_pitch + column * g.y.column_pitch)
-        residual = ""
+        residual: Value = ABSENT
         if g.residual is not None:
             offset = row * g.residual.row_pitch + column * g.residual.column_pitch
             residual = b.at(place.residual, offset)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.conv.plan import ConvPlan
+from quantglow.codegen.llvm.values import ABSENT, I1, TRUE, Operand, Value
 from quantglow.ir.symbolic.size import is_free, likely
 
 
@@ -50,7 +51,7 @@ class ConvLoops(ConvPlan):
         added = self.epilogue.residual
         pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + added.count)
         self.x, self.y, self.w, self.bias = pointers[:4]
-        self.scale = pointers[4] if self.epilogue.scaled else ""
+        self.scale = pointers[4] if self.epilogue.scaled else ABSENT
         self.residual_params, self.residual = added.pointers(pointers)
         self.tiles: Value | int = self.pixel_tiles
         if self.is_counted:
@@ -88,13 +89,13 @@ class ConvLoops(ConvPlan):
         """Pointers to the first pixel of a tile."""
         b, g = self.b, self.geometry
         if self.is_row:
-            image, row, column = "0", "0", tile
+            image, row, column = b.constant(0), b.constant(0), tile
         else:
             row_tile, column = b.divide(tile, self.column_tiles)
             image, row = self._divided(row_tile, self.row_tiles, self.geometry.y.count)
         columns = self.tiles if self.is_row else self.column_tiles
         index = (image, b.mul(row, self.tile.rows), self._first_column(column))
-        residual = ""
+        residual: Value = ABSENT
         if g.residual is not None:
             residual = b.at(self.residual, self._dot3(index, g.residual.pitches))
         return _Pixels(
@@ -109,7 +110,7 @@ class ConvLoops(ConvPlan):
         """Quotient, one of so many, and remainder: LLVM does not know that there is but one, and
         small processors divide in each turn of a loop."""
         if self.target.saves_code and not is_free(quotients) and quotients == 1:
-            return "0", index
+            return self.b.constant(0), index
         return self.b.divide(index, by)
 
     def _first_column(self, tile: Value) -> Value:
@@ -163,7 +164,7 @@ class ConvLoops(ConvPlan):
         return g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
 
     def _dot3(self, index: tuple[Value, Value, Value], pitches: tuple[int, int, int]) -> Value:
-        b, total = self.b, "0"
+        b, total = self.b, self.b.constant(0)
         for i, pitch in zip(index, pitches, strict=True):
             if i != "0" and pitch:
                 term = b.mul(i, pitch)
@@ -171,25 +172,25 @@ class ConvLoops(ConvPlan):
         return total
 
     def _sizes(
-        self, total: int, size: int, index: Value, count: Value | int
+        self, total: int, size: int, index: Operand, count: Value | int
     ) -> list[tuple[int, Value]]:
         """Tile lengths that occur along one axis, each with the test that it is the turn."""
         tail = total % size
         if is_free(tail) or not tail:
-            return [(size, "true")]
+            return [(size, TRUE)]
         if total < size:
-            return [(tail, "true")]
+            return [(tail, TRUE)]
         last = self.b.compare("eq", self.b.index, self.b.add(index, 1), str(count))
-        full = self.b.op("xor", "i1", last, "true")
+        full = self.b.op("xor", I1, last, "true")
         return [(size, full), (tail, last)]
 
     def _panel_kinds(self, local: Value) -> list[tuple[int, int, Value]]:
         panels = self.panels
         kinds: list[tuple[int, int, Value]] = []
         mixed = panels.full and panels.tail_channels
-        is_tail = self.b.compare("eq", self.b.index, local, str(panels.full)) if mixed else "true"
+        is_tail = self.b.compare("eq", self.b.index, local, str(panels.full)) if mixed else TRUE
         if panels.full:
-            test = self.b.op("xor", "i1", is_tail, "true") if mixed else "true"
+            test = self.b.op("xor", I1, is_tail, "true") if mixed else TRUE
             kinds.append((panels.vectors, panels.vectors * panels.lanes, test))
         if panels.tail_channels:
             kinds.append((panels.tail_vectors, panels.tail_channels, is_tail))

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-from quantglow.codegen.llvm.builder import Value
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.interface import LINE_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.geometry import Image
 from quantglow.codegen.llvm.kernels.conv.loops import Place
 from quantglow.codegen.llvm.kernels.conv.tile_blocks import Block, Grid, Pixel
 from quantglow.codegen.llvm.kernels.conv.tile_plan import Pass, TilesPlan
+from quantglow.codegen.llvm.values import Operand, Value
 
 MOST_UNROLLED = 80
 """Maximum number of unrolled steps of a group; longer sums are loops, and end alone."""
@@ -68,7 +68,7 @@ class TilesConvKernel(TilesPlan):
     def enter(self) -> None:
         """Room for the sums of two groups; the sizes of registers."""
         b = self.b
-        self.sums = b.emit(f"alloca [{2 * self._sums_nbytes} x i8], align {LINE_NBYTES}")
+        self.sums = b.allocate(2 * self._sums_nbytes, LINE_NBYTES)
         self.tiles_of.configure(b, self._register_sizes())
 
     def leave(self) -> None:
@@ -114,7 +114,7 @@ class TilesConvKernel(TilesPlan):
     def _multipliers_of(self, first: Value, index: int) -> Value:
         return self.multipliers[index]
 
-    def _sums(self, grid: Grid, index: Value, place: Place) -> Sums:
+    def _sums(self, grid: Grid, index: Operand, place: Place) -> Sums:
         """One of the equal groups."""
         height, width = self.blocks.size
         row, column = "0", index
@@ -123,14 +123,14 @@ class TilesConvKernel(TilesPlan):
         at = self._moved(place, self.b.mul(row, height), self.b.mul(column, width))
         return self._sums_at(grid.group, index, at)
 
-    def _sums_at(self, blocks: tuple[Block, ...], index: Value, place: Place) -> Sums:
+    def _sums_at(self, blocks: tuple[Block, ...], index: Operand, place: Place) -> Sums:
         """A group; neighbors have different rooms for their sums."""
         b = self.b
         odd = str(int(index) % 2) if index.isdigit() else b.op("and", b.index, index, "1")
         room = b.at(self.sums, b.mul(odd, self._sums_nbytes))
         if self.streams_weights:
             index = b.add(index, b.mul(self.turn, self._tile_groups))
-        return Sums(room, blocks, place, index)
+        return Sums(room, blocks, place, b.constant(index))
 
     def _moved(self, place: Place, rows: Value | int, columns: Value | int) -> Place:
         """The place so many rows and columns further."""
@@ -272,7 +272,7 @@ class TilesConvKernel(TilesPlan):
                 add(self._part_of(x, parts - 1), b.at(w, (parts - 1) * step_nbytes))
         yield
 
-    def _prefetch_ahead(self, sums: Sums, step: Value) -> None:
+    def _prefetch_ahead(self, sums: Sums, step: Operand) -> None:
         """Prefetch weights as fast as all groups of a panel use them."""
         if not self.streams_weights:
             return
@@ -281,7 +281,7 @@ class TilesConvKernel(TilesPlan):
         at = b.at(sums.place.w, b.mul(steps, share))
         self.prefetch(b.at(at, self.ahead_nbytes), share)
 
-    def _run_of(self, x: Value, outer: Value, inner: Value) -> Value:
+    def _run_of(self, x: Value, outer: Operand, inner: Operand) -> Value:
         """The address of a run of the first pixel."""
         b, runs = self.b, self.geometry.runs
         for index, pitch in ((outer, runs.outer_pitch), (inner, runs.inner_pitch)):

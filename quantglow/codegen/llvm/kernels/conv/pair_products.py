@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Value
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, PairDot
 from quantglow.codegen.llvm.kernels.contraction.geometry import Runs, panel_steps
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.codegen.llvm.kernels.conv.loops import Channels, Place
+from quantglow.codegen.llvm.values import ABSENT, I32, I64, Value, bits_type, proper_vector, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
@@ -136,12 +136,12 @@ class PairsConvKernel(ConvKernel):
     def _integer(self, record: Value, position: int) -> Value:
         """An int32 of a record, widened."""
         b = self.b
-        return b.as_index("i32", b.load("i32", b.at(record, position * INT_NBYTES), INT_NBYTES))
+        return b.as_index(I32, b.load(I32, b.at(record, position * INT_NBYTES), INT_NBYTES))
 
     def _offset(self, steps: Value, index: Value) -> Value:
         """The offset of a step in the image."""
         b, nbytes = self.b, self.offsets.itemsize
-        kind = f"i{8 * nbytes}"
+        kind = bits_type(8 * nbytes)
         value = b.load(kind, b.at(steps, b.mul(index, nbytes)), nbytes)
         return b.as_index(kind, value, "zext")
 
@@ -262,7 +262,7 @@ class BlockConvKernel(ConvKernel):
         vectors: int,
         sums: list[Value],
         count: int,
-        ahead: Value = "",
+        ahead: Value = ABSENT,
     ) -> list[Value]:
         """``count`` steps, unrolled, in pairs."""
         b, sums, nbytes = self.b, list(sums), self.dot.weight_nbytes
@@ -284,7 +284,7 @@ class BlockConvKernel(ConvKernel):
     def pixel_pairs(self, row: Value, offsets: list[int], steps: int) -> list[tuple[Value, ...]]:
         """For each pair of pixels, eight bytes of both for two steps, or twice that for four."""
         b, lanes = self.b, steps // 2
-        kind, whole = f"<{lanes} x i64>", "<2 x i64>"
+        kind, whole = proper_vector(lanes, I64), vector(2, I64)
         pixel_operands = []
         for first in range(0, len(offsets), 2):
             left, right = (b.load(kind, b.at(row, offset)) for offset in offsets[first : first + 2])
@@ -316,7 +316,7 @@ class BlockConvKernel(ConvKernel):
         words = [b.cast("bitcast", dot.bytes_kind, value, kind) for value in packed]
         for m in range(0, len(offsets), 2):
             left, right = (
-                b.broadcast(self.dot.lanes, "i32", b.load("i32", b.at(row, offset)))
+                b.broadcast(self.dot.lanes, I32, b.load(I32, b.at(row, offset)))
                 for offset in offsets[m : m + 2]
             )
             both = b.cast("bitcast", kind, b.shuffle(kind, left, right, FIRST), dot.bytes_kind)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Value, vector
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.geometry import panel_steps
 from quantglow.codegen.llvm.kernels.conv.streamed import Carried, Panel, StreamedConvKernel
+from quantglow.codegen.llvm.values import I8, I32, Type, Value, integer, poison, vector
 from quantglow.support.arrays import Array
 
 MOST_GATHERED = 16
@@ -108,17 +108,16 @@ class RowsConvKernel(StreamedConvKernel):
         kind = self.dot.kind
         return self.b.op("add", kind, self._vector(kind, totals), self.bias_of(panel))
 
-    def _vector(self, kind: str, values: list[Value]) -> Value:
+    def _vector(self, kind: Type, values: list[Value]) -> Value:
         """Scalars as a vector."""
-        element = kind[kind.index("x ") + 2 : -1]
-        result: Value = "poison"
+        result: Value = poison(kind)
         for lane, value in enumerate(values):
-            result = self.b.emit(f"insertelement {kind} {result}, {element} {value}, i32 {lane}")
+            result = self.b.insert(result, value, lane)
         return result
 
     def _window(self, x: Value) -> list[Value]:
         """The vectors of a window."""
-        b, runs, kind = self.b, self.geometry.runs, vector(self.nbytes, "i8")
+        b, runs, kind = self.b, self.geometry.runs, vector(self.nbytes, I8)
         if self.is_gathered:
             return [self._gathered(x, chunk) for chunk in range(self.chunks)]
         return [
@@ -133,14 +132,14 @@ class RowsConvKernel(StreamedConvKernel):
         b, runs, steps = self.b, self.geometry.runs, self.nbytes // STEP_NBYTES
         rows = range(chunk * steps, (chunk + 1) * steps)
         places = [row * runs.inner_pitch if row < runs.inner else 0 for row in rows]
-        words = vector(steps, "i32")
-        pixels = self._vector(words, [b.load("i32", b.at(x, place)) for place in places])
-        return b.cast("bitcast", words, pixels, vector(self.nbytes, "i8"))
+        words = vector(steps, I32)
+        pixels = self._vector(words, [b.load(I32, b.at(x, place)) for place in places])
+        return b.cast("bitcast", words, pixels, vector(self.nbytes, I8))
 
     @property
     def nothing(self) -> list[Value]:
         """Sums before the first product."""
-        return ["0"] * self.dot.lanes
+        return [integer(0)] * self.dot.lanes
 
     def _kept(self, window: list[Value], w: Value) -> list[Value]:
         """The products of a window in registers."""
@@ -165,7 +164,7 @@ class RowsConvKernel(StreamedConvKernel):
         return self.repeated(runs.outer, self._sums(x, w, self.nothing), outer)[2:]
 
     def _sums(self, x: Value, w: Value, totals: list[Value]) -> Carried:
-        return [*self.pointers([x, w]), *(("i32", total) for total in totals)]
+        return [*self.pointers([x, w]), *((I32, total) for total in totals)]
 
     def _run(self, x: Value, w: Value, totals: list[Value]) -> tuple[Value, list[Value]]:
         """Add the products of a run; the weights behind it, and the sums."""
@@ -179,7 +178,7 @@ class RowsConvKernel(StreamedConvKernel):
 
     def _unrolled(self, values: list[Value], count: int) -> list[Value]:
         """Add the products of some vectors of a run; the addresses behind them, and the sums."""
-        b, kind = self.b, vector(self.nbytes, "i8")
+        b, kind = self.b, vector(self.nbytes, I8)
         x, w, *totals = values
         for _ in range(count):
             totals = self._multiplied(b.load(kind, x), w, totals)
@@ -193,7 +192,7 @@ class RowsConvKernel(StreamedConvKernel):
 
     def _multiplied(self, row: Value, w: Value, totals: list[Value]) -> list[Value]:
         """Sums plus the products of a vector of bytes with the weights of each channel."""
-        b, kind, new_totals = self.b, vector(self.nbytes, "i8"), []
+        b, kind, new_totals = self.b, vector(self.nbytes, I8), []
         for lane, total in enumerate(totals):
             weights = b.load(kind, b.at(w, lane * self.nbytes), align=4)
             new_totals.append(self.target.isa.row_product(b, total, row, weights))

@@ -18,19 +18,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Value
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.geometry import Image
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
+from quantglow.codegen.llvm.values import PTR, Type, Value
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
-Carried = list[tuple[str, Value]]
+Carried = list[tuple[Type, Value]]
 
 LIMIT = 2**23
 """Bound of sums of products that leave 32 bits not even when multiplied by 256."""
@@ -125,7 +125,7 @@ class StreamedConvKernel(ConvKernel):
         return self.b.end_loop(loop, body(list(loop.carried)))
 
     def pointers(self, values: list[Value]) -> Carried:
-        return [("ptr", value) for value in values]
+        return [(PTR, value) for value in values]
 
     @property
     def results(self) -> list[Image]:

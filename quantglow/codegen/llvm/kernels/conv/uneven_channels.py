@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Value, vector
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.geometry import panel_steps
 from quantglow.codegen.llvm.kernels.contraction.tiling import (
@@ -32,6 +31,7 @@ from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.codegen.llvm.kernels.conv.loops import Place
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import I8, I32, Value, vector
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -132,7 +132,7 @@ class GatheredConvKernel(ConvKernel):
 
     def _add_gathered(self, last: Value, w: Value, vectors: int, sums: list[Value]) -> None:
         """Add the products of one gathered step to ``sums``."""
-        b, dot, words = self.b, self.dot, vector(self.dot.lanes, "i32")
+        b, dot, words = self.b, self.dot, vector(self.dot.lanes, I32)
         weights = [dot.weights(b, w, n * dot.weight_nbytes) for n in range(vectors)]
         quads = b.cast("bitcast", dot.bytes_kind, last, words)
         for pixel in range(len(sums) // vectors):
@@ -147,7 +147,7 @@ class GatheredConvKernel(ConvKernel):
         to that of the last pixel's; at most as many again are read behind it, or 15."""
         span = (pixels - 1) * self.pixel_pitch + 1
         width = max(1 << (span - 1).bit_length(), LEAST_NBYTES)
-        kind, whole = vector(width, "i8"), self.target.vector_nbytes
+        kind, whole = vector(width, I8), self.target.vector_nbytes
         loaded = self.b.load(kind, pointer)
         if width == whole:
             return loaded

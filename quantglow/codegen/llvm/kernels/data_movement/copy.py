@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, instruction_rules
 from quantglow.codegen.llvm.kernels.vector.access import (
@@ -31,6 +31,7 @@ from quantglow.codegen.llvm.kernels.vector.vectors import (
     narrower,
     unmasked,
 )
+from quantglow.codegen.llvm.values import Type, Value, bits_type, splat, vector
 from quantglow.ir.program.program import Copy, Fill, View
 from quantglow.ir.symbolic.size import careful, is_free, likely, surely_divides
 
@@ -66,7 +67,7 @@ def _emit(
     b: Builder, target: Target, axes: list[Axis], itemsize: int, pointers: Sequence[Value]
 ) -> int:
     """The best code for the strides; the number of work items."""
-    element = f"i{8 * itemsize}"
+    element = bits_type(8 * itemsize)
     if _planar(axes, itemsize):
         return _interleave(b, target, axes, element, itemsize, pointers)
     tiled = _tiled(axes, itemsize, target)
@@ -79,7 +80,7 @@ def _rows(
     b: Builder,
     target: Target,
     axes: Sequence[Axis],
-    element: str,
+    element: Type,
     itemsize: int,
     pointers: Sequence[Value],
 ) -> int:
@@ -117,7 +118,7 @@ def _interleave(
     b: Builder,
     target: Target,
     axes: Sequence[Axis],
-    element: str,
+    element: Type,
     itemsize: int,
     pointers: Sequence[Value],
 ) -> int:
@@ -161,7 +162,7 @@ def _transpose(
     outer: tuple[Axis, ...],
     tile: tuple[Axis, Axis],
     size: int,
-    element: str,
+    element: Type,
     pointers: Sequence[Value],
 ) -> int:
     """Square tiles; the last of a row or column overlaps its neighbor."""
@@ -187,7 +188,7 @@ def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
 
 
 def _tile(
-    b: Builder, tile: tuple[Axis, Axis], size: int, element: str, at: Sequence[Value]
+    b: Builder, tile: tuple[Axis, Axis], size: int, element: Type, at: Sequence[Value]
 ) -> None:
     along, across = tile
     kind = vector(size, element)
@@ -227,7 +228,7 @@ class FillKernel:
     def operand(self, value: int) -> Value:
         """A number that is no part of the text."""
         if is_free(value):
-            return str(value)
+            return self.b.constant(value)
         self.sizes.append(value)
         return self.b.load_index(self.b.at(self.table, 8 * (len(self.sizes) - 1)))
 

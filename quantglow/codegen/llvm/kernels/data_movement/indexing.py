@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import I1, I64, Operand, Value, vector
 from quantglow.ir.ops import Gather, Scatter, TopK
 from quantglow.ir.program.program import BufferKind, Compute, View
 from quantglow.ir.symbolic.size import likely
@@ -31,15 +32,15 @@ def load_index(b: Builder, view: View, pointer: Value, position: Value) -> Value
     """An element of a vector of indices as i64."""
     element = ELEMENTS[view.type.dtype]
     raw = b.load(element, b.at(pointer, b.mul(position, byte_strides(view)[0])))
-    return raw if element == "i64" else b.cast("sext", element, raw, "i64")
+    return raw if element == I64 else b.cast("sext", element, raw, I64)
 
 
 def from_the_end(b: Builder, index: Value, size: int) -> tuple[Value, Value]:
     """An index counted from the begin, and whether it is out of range."""
-    negative = b.compare("slt", "i64", index, "0")
-    moved = b.op("add", "i64", index, str(size))
-    position = b.select("i64", negative, moved, index)
-    return position, b.compare("uge", "i64", position, str(size))
+    negative = b.compare("slt", I64, index, "0")
+    moved = b.op("add", I64, index, str(size))
+    position = b.select(I64, negative, moved, index)
+    return position, b.compare("uge", I64, position, str(size))
 
 
 @emits(Gather)
@@ -57,8 +58,8 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
         model_index = load_index(b, indices, chosen, position)
         index, is_outside = from_the_end(b, model_index, rows)
         with b.when(is_outside):
-            b.store("i64", model_index, outside)
-        index = b.as_index("i64", b.select("i64", is_outside, "0", index))
+            b.store(I64, model_index, outside)
+        index = b.as_index(I64, b.select(I64, is_outside, "0", index))
         to, at = (
             b.at(b.at(pointer, b.mul(block, strides[0])), b.mul(row, strides[1]))
             for pointer, strides, row in zip(
@@ -117,10 +118,10 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
         model_index = load_index(b, indices, chosen, position)
         index, is_outside = from_the_end(b, model_index, rows)
         with b.when(is_outside):
-            b.store("i64", model_index, outside)
-        with b.when(b.op("xor", "i1", is_outside, "true")):
+            b.store(I64, model_index, outside)
+        with b.when(b.op("xor", I1, is_outside, "true")):
             at = b.at(new, b.mul(position, byte_strides(updates)[0]))
-            to = b.at(result, b.mul(b.as_index("i64", index), to_stride))
+            to = b.at(result, b.mul(b.as_index(I64, index), to_stride))
             _RowCopy(b, target, x.type.dtype, inner, combine).emit(to, at)
     work = likely(op.type.size + updates.type.size)
     pointers = (step.output, x, indices, updates)
@@ -155,10 +156,10 @@ def emit_top_k(step: Compute, target: Target) -> KernelCall:
         at = b.at(source, b.mul(row, byte_strides(x)[0]))
         best = _Best(b, x.type.dtype, op.largest, to, at)
         with b.loop(0, op.k) as index:
-            b.store("i64", best.insert(b.as_long(index), index), best.slot(index))
+            b.store(I64, best.insert(b.as_long(index), index), best.slot(index))
         if op.k < length:
             with b.loop(op.k, length) as index:
-                last = b.load("i64", best.slot(str(op.k - 1)))
+                last = b.load(I64, best.slot(str(op.k - 1)))
                 long = b.as_long(index)
                 with b.when(best.is_better(long, last)):
                     best.insert(long, str(op.k))
@@ -175,33 +176,33 @@ class _Best:
     to: Value
     source: Value
 
-    def slot(self, position: Value) -> Value:
+    def slot(self, position: Operand) -> Value:
         return self.b.at(self.to, self.b.mul(position, 8))
 
-    def insert(self, index: Value, filled: Value) -> Value:
+    def insert(self, index: Operand, filled: Operand) -> Value:
         """Put an index in its place among ``filled`` ones; the index that fell out at the end."""
         b = self.b
-        loop = b.begin_while(filled, [("i64", index)])
+        loop = b.begin_while(filled, [(I64, index)])
         (carried,) = loop.carried
         slot = self.slot(loop.index)
-        held = b.load("i64", slot)
+        held = b.load(I64, slot)
         better = self.precedes(carried, held)
-        b.store("i64", b.select("i64", better, carried, held), slot)
-        (fallen,) = b.end_while(loop, [b.select("i64", better, held, carried)])
+        b.store(I64, b.select(I64, better, carried, held), slot)
+        (fallen,) = b.end_while(loop, [b.select(I64, better, held, carried)])
         return fallen
 
     def precedes(self, index: Value, other: Value) -> Value:
         """Whether one element comes before another: better, or equally good and earlier."""
         b = self.b
-        no_worse = b.op("xor", "i1", self.is_better(other, index), "true")
-        earlier = b.op("and", "i1", no_worse, b.compare("slt", "i64", index, other))
-        return b.op("or", "i1", self.is_better(index, other), earlier)
+        no_worse = b.op("xor", I1, self.is_better(other, index), "true")
+        earlier = b.op("and", I1, no_worse, b.compare("slt", I64, index, other))
+        return b.op("or", I1, self.is_better(index, other), earlier)
 
     def is_better(self, index: Value, other: Value) -> Value:
         """Larger (or smaller); any number is better than NaN."""
         b, element = self.b, ELEMENTS[self.dtype]
         x, y = (
-            b.load(element, b.at(self.source, b.mul(b.as_index("i64", i), self.dtype.nbytes)))
+            b.load(element, b.at(self.source, b.mul(b.as_index(I64, i), self.dtype.nbytes)))
             for i in (index, other)
         )
         direction = "gt" if self.largest else "lt"
@@ -210,5 +211,5 @@ class _Best:
             return b.compare(f"{sign}{direction}", element, x, y)
         better = b.compare(f"o{direction}", element, x, y)
         number = b.compare("ord", element, x, x)
-        number = b.op("and", "i1", number, b.compare("uno", element, y, y))
-        return b.op("or", "i1", better, number)
+        number = b.op("and", I1, number, b.compare("uno", element, y, y))
+        return b.op("or", I1, better, number)

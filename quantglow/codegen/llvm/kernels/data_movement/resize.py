@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
@@ -23,6 +23,18 @@ from quantglow.codegen.llvm.kernels.vector.access import (
 )
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I1,
+    I32,
+    I64,
+    Type,
+    Value,
+    bits_type,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.ops import Resize
 from quantglow.ir.program.program import Compute, View
 from quantglow.ir.symbolic.size import is_free, likely
@@ -57,7 +69,7 @@ class FreeTaps:
         """Bytes to the sources of a result; one for the nearest neighbor."""
         b = self.b
         sources = self._sources(1, b.as_int(index))
-        return [b.mul(b.as_index("i32", source), self.pitch) for source in sources]
+        return [b.mul(b.as_index(I32, source), self.pitch) for source in sources]
 
     def weights(self, index: Value) -> list[Value]:
         """The float32 weights of two sources, none of a single one."""
@@ -72,17 +84,17 @@ class FreeTaps:
     def _weights(self, lanes: int, index: Value) -> list[Value]:
         if self.op.mode == "nearest":
             return []
-        b, kind = self.b, vector(lanes, "float")
+        b, kind = self.b, vector(lanes, FLOAT)
         source = self._limited(lanes, self._coordinates(lanes, index))
         first, second = self._pair(lanes, source)
         fraction = b.op("fsub", kind, source, vectors.int_to_float(b, lanes, first))
-        is_same = b.compare("eq", vector(lanes, "i32"), first, second)
+        is_same = b.compare("eq", vector(lanes, I32), first, second)
         weight = b.select(kind, is_same, splat(kind, f32(0.5)), fraction)
         return [b.op("fsub", kind, splat(kind, f32(1.0)), weight), weight]
 
     def _size(self, lanes: int, value: int) -> Value:
         """A size in int32 lanes."""
-        return self.b.broadcast(lanes, "i32", self.b.as_int(str(value)))
+        return self.b.broadcast(lanes, I32, self.b.as_int(str(value)))
 
     def _last(self, lanes: int) -> Value:
         return self._size(lanes, self.op.x.type.shape[self.axis + 1] - 1)
@@ -93,18 +105,18 @@ class FreeTaps:
         return first, self._row(lanes, vectors.add_constant(self.b, lanes, first, 1))
 
     def _whole(self, lanes: int, source: Value) -> Value:
-        return self.b.cast("fptosi", vector(lanes, "float"), source, vector(lanes, "i32"))
+        return self.b.cast("fptosi", vector(lanes, FLOAT), source, vector(lanes, I32))
 
     def _row(self, lanes: int, whole: Value) -> Value:
         """Integers up to the last row: float32 rounds its number up if it is large."""
-        kind = vector(lanes, "i32")
+        kind = vector(lanes, I32)
         pair = (kind, whole), (kind, self._last(lanes))
-        return self.b.call(f"llvm.smin.{vectors.suffix(lanes, 'i32')}", kind, *pair)
+        return self.b.call(f"llvm.smin.{vector(lanes, I32).suffix}", kind, *pair)
 
     def _nearest(self, lanes: int, index: Value) -> Value:
         """The rows nearest to coordinates; their limits are integers, so they are limited first."""
         b, rounding = self.b, self.op.rounding or "round_prefer_floor"
-        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         source = self._coordinates(lanes, index)
         if rounding.startswith("round"):
             half = f32(-0.5 if rounding == "round_prefer_floor" else 0.5)
@@ -114,19 +126,19 @@ class FreeTaps:
         if rounding in ("floor", "round_prefer_ceil"):
             return self._row(lanes, whole)
         above = b.compare("ogt", kind, source, vectors.int_to_float(b, lanes, whole))
-        after = b.op("add", ints, whole, b.cast("zext", vector(lanes, "i1"), above, ints))
+        after = b.op("add", ints, whole, b.cast("zext", vector(lanes, I1), above, ints))
         return self._row(lanes, after)
 
     def _limited(self, lanes: int, source: Value) -> Value:
         """Coordinates moved into the source."""
-        b, kind = self.b, vector(lanes, "float")
+        b, kind = self.b, vector(lanes, FLOAT)
         source = vectors.max_constant(b, kind, source, 0.0)
         high = vectors.int_to_float(b, lanes, self._last(lanes))
         return b.select(kind, b.compare("olt", kind, source, high), source, high)
 
     def _coordinates(self, lanes: int, index: Value) -> Value:
         """The float32 coordinates of results in the source."""
-        b, kind, zero = self.b, vector(lanes, "float"), f32(0.0)
+        b, kind, zero = self.b, vector(lanes, FLOAT), f32(0.0)
         number, resized = vectors.int_to_float(b, lanes, index), self.op.sizes[self.axis]
         if self.op.coordinates == "align_corners":
             steps = vectors.int_to_float(b, lanes, self._size(lanes, resized - 1))
@@ -142,7 +154,7 @@ class FreeTaps:
         if self.op.coordinates == "half_pixel":
             return source
         single = b.compare(
-            "eq", vector(lanes, "i32"), self._size(lanes, resized), self._size(lanes, 1)
+            "eq", vector(lanes, I32), self._size(lanes, resized), self._size(lanes, 1)
         )
         return b.select(kind, single, splat(kind, zero), source)
 
@@ -153,36 +165,36 @@ class FreeColumns(FreeTaps):
 
     def __post_init__(self) -> None:
         self._begin = ""
-        self._tables: list[tuple[str, Value]] = []
+        self._tables: list[tuple[Type, Value]] = []
 
     def fill(self, begin: Value, end: Value) -> None:
         """Compute the taps of at most ``BLOCK`` columns."""
         b, lanes = self.b, self.target.f32_lanes
-        kind = vector(lanes, "i32")
+        kind = vector(lanes, I32)
         self._begin, self._tables = begin, []
         count = 1 if self.op.mode == "nearest" else 4
         rooms = [b.room(f"[{BLOCK} x i32]") for _ in range(count)]
         steps = f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>"
         with b.loop(begin, end, lanes) as column:
-            first = b.broadcast(lanes, "i32", b.as_int(column))
+            first = b.broadcast(lanes, I32, b.as_int(column))
             index = b.op("add", kind, first, steps)
             columns = [(kind, value) for value in self._sources(lanes, index)]
-            columns += [(vector(lanes, "float"), value) for value in self._weights(lanes, index)]
+            columns += [(vector(lanes, FLOAT), value) for value in self._weights(lanes, index)]
             at = b.mul(b.op("sub", b.index, column, begin), 4)
             for room, (lane_kind, value) in zip(rooms, columns, strict=True):
                 b.store(lane_kind, value, b.at(room, at), align=4)
-        elements = ["i32"] * (1 if count == 1 else 2) + ["float"] * (count // 2)
+        elements = [I32] * (1 if count == 1 else 2) + [FLOAT] * (count // 2)
         self._tables = list(zip(elements, rooms, strict=True))
 
     def offsets(self, index: Value) -> list[Value]:
         b = self.b
-        wide = [b.as_index("i32", source) for source in self._loaded("i32", index)]
+        wide = [b.as_index(I32, source) for source in self._loaded(I32, index)]
         return [b.mul(source, self.pitch) for source in wide]
 
     def weights(self, index: Value) -> list[Value]:
-        return self._loaded("float", index)
+        return self._loaded(FLOAT, index)
 
-    def _loaded(self, element: str, index: Value) -> list[Value]:
+    def _loaded(self, element: Type, index: Value) -> list[Value]:
         b = self.b
         at = b.mul(b.op("sub", b.index, index, self._begin), 4)
         return [b.load(e, b.at(room, at), align=4) for e, room in self._tables if e == element]
@@ -284,22 +296,22 @@ class _Resize:
     def offsets(self, axis: int, index: Value) -> list[Value]:
         """Bytes from the first row or column to each source of a result."""
         free = self.free[axis]
-        return self.pair("i64", axis, index) if free is None else free.offsets(index)
+        return self.pair(I64, axis, index) if free is None else free.offsets(index)
 
     def weights(self, axis: int, index: Value) -> list[Value]:
         """The float32 weight of each."""
         free = self.free[axis]
-        return self.pair("float", axis, index) if free is None else free.weights(index)
+        return self.pair(FLOAT, axis, index) if free is None else free.weights(index)
 
-    def pair(self, element: str, axis: int, index: Value) -> list[Value]:
+    def pair(self, element: Type, axis: int, index: Value) -> list[Value]:
         """Both entries of a table for an index; nearest neighbors have one offset only."""
-        nbytes = 8 if element == "i64" else 4
+        nbytes = 8 if element == I64 else 4
         axes = [a for a, free in enumerate(self.free) if free is None]
-        table = self.pointers[2 * axes.index(axis) + (element == "float")]
-        count = 2 if self.linear else int(element == "i64")
+        table = self.pointers[2 * axes.index(axis) + (element == FLOAT)]
+        count = 2 if self.linear else int(element == I64)
         at = self.b.at(table, self.b.mul(index, 2 * nbytes))
         entries = (self.b.at(at, i * nbytes) for i in range(count))
-        if element == "i64":
+        if element == I64:
             return [self.b.load_index(entry) for entry in entries]
         return [self.b.load(element, entry, nbytes) for entry in entries]
 
@@ -315,7 +327,7 @@ class _Resize:
             lanes = vectors.narrower(lanes, row.size)
 
         def copy(at: Sequence[Value], group: Sequence[Piece]) -> None:
-            element, nbytes = f"i{8 * self.dtype.nbytes}", self.dtype.nbytes
+            element, nbytes = bits_type(8 * self.dtype.nbytes), self.dtype.nbytes
             for piece in group:
                 value = load_strided(self.b, element, nbytes, at[1], self.strides[3], piece)
                 store_strided(self.b, element, nbytes, at[0], stride, piece, value)
@@ -351,9 +363,9 @@ class _Resize:
         return vectors.int_to_float(self.b, piece.lanes, centred)
 
     def mixed(self, lanes: int, values: Sequence[Value], weights: Sequence[Value]) -> Value:
-        b, kind = self.b, vector(lanes, "float")
+        b, kind = self.b, vector(lanes, FLOAT)
         terms = [
-            b.op("fmul", kind, value, b.broadcast(lanes, "float", weight))
+            b.op("fmul", kind, value, b.broadcast(lanes, FLOAT, weight))
             for value, weight in zip(values, weights, strict=True)
         ]
         return b.op("fadd", kind, *terms)

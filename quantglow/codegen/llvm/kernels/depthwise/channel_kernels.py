@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Value, vector
 from quantglow.codegen.llvm.isa.costs import Choice
 from quantglow.codegen.llvm.isa.dot import LaneProducts
 from quantglow.codegen.llvm.kernels.contraction.geometry import dot_of
@@ -24,6 +23,7 @@ from quantglow.codegen.llvm.kernels.depthwise.channel_vectors import ChannelVect
 from quantglow.codegen.llvm.kernels.depthwise.plan import UNROLLED_TAPS, is_depthwise
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import FLOAT, I16, Value, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.symbolic.size import is_free, likely
 from quantglow.ir.types import DType
@@ -126,7 +126,7 @@ class FloatDepthwise(ChannelVectors):
             for column in range(len(totals)):
                 source = column * self.conv.strides[1] + j * self.conv.dilations[1]
                 pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)
-                value = load_partial(b, self.target, "float", self.lanes, valid, pixel)
+                value = load_partial(b, self.target, FLOAT, self.lanes, valid, pixel)
                 totals[column] = self.dot.accumulate(b, totals[column], (value,), weights)
         return totals
 
@@ -189,7 +189,7 @@ class ElementDepthwise(FloatDepthwise):
         b, dot = self.b, self.dot
         taps = self.conv.w.type.shape[1]
         places = (b.at(w, (row * taps + j) * self.tap_nbytes) for j in range(taps))
-        weights = [b.load(vector(self.lanes, "i16"), place, align=2) for place in places]
+        weights = [b.load(vector(self.lanes, I16), place, align=2) for place in places]
         element = ELEMENTS[self.conv.x.type.dtype]
         for source, uses in self.sources(len(sums)):
             pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.codegen.llvm.kernels.contraction.geometry import Image
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
+from quantglow.codegen.llvm.values import ABSENT, Operand, Value
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
 from quantglow.ir.symbolic.size import is_free, likely
@@ -121,7 +122,7 @@ class ChannelVectors:
         pointers = self.b.kernel(4 + is_scaled + added.count)
         x, y, w, bias = pointers[:4]
         self.residual_params, residual = added.pointers(pointers)
-        return Place(x, y, residual, w, bias, pointers[4] if is_scaled else "")
+        return Place(x, y, residual, w, bias, pointers[4] if is_scaled else ABSENT)
 
     # -- places
 
@@ -140,7 +141,7 @@ class ChannelVectors:
             return pointers
         return replace(pointers, residual=moved(at.residual, self.residual, 1))
 
-    def channel_block(self, at: Place, block: Value) -> Place:
+    def channel_block(self, at: Place, block: Operand) -> Place:
         """The place of a vector of channels."""
         b, lanes = self.b, self.lanes
 
@@ -156,7 +157,7 @@ class ChannelVectors:
             moved(at.scale, lanes * FACTOR_NBYTES),
         )
 
-    def columns_on(self, at: Place, turns: Value, columns: int = 1) -> Place:
+    def columns_on(self, at: Place, turns: Operand, columns: int = 1) -> Place:
         """The place so many times ``columns`` pixels of the result farther."""
         b = self.b
         x = b.at(at.x, b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch))

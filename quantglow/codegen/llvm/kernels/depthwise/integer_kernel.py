@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.contraction.geometry import Image
 from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
@@ -23,6 +23,7 @@ from quantglow.codegen.llvm.kernels.depthwise.integer_plan import IntegerPlan, S
 from quantglow.codegen.llvm.kernels.depthwise.plan import Chunk
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import ABSENT, FLOAT, Operand, Type, Value, vector
 from quantglow.ir.symbolic.size import is_free, likely, surely_divides
 
 MANY_GROUPS = 24
@@ -85,7 +86,7 @@ class IntegerDepthwise(IntegerPlan):
                         b.at(y_row, b.mul(channel, self.y.itemsize)),
                         b.at(r_row, b.mul(channel, self.residual.itemsize))
                         if self.residual
-                        else "",
+                        else ABSENT,
                         b.at(w, b.mul(number, self.run_nbytes)),
                         self._bias(bias, per_channel),
                         self._vectors(scale, per_channel, self.epilogue.results.floats),
@@ -97,9 +98,9 @@ class IntegerDepthwise(IntegerPlan):
     def _row(
         self, pointer: Value, of: Image | None, image: Value, row: Value, stride: int = 1
     ) -> Value:
-        """The address of a row; empty where there is no image."""
+        """The address of a row; ``ABSENT`` where there is no image."""
         if of is None:
-            return ""
+            return ABSENT
         b = self.b
         down = b.mul(row, stride * of.row_pitch)
         return b.at(pointer, b.add(b.mul(image, of.batch_pitch), down))
@@ -119,7 +120,7 @@ class IntegerDepthwise(IntegerPlan):
             return start
         return b.call(f"llvm.umin.{b.index}", b.index, (b.index, start), (b.index, str(last)))
 
-    def _vectors(self, pointer: Value, offset: Value, kind: str) -> list[Value]:
+    def _vectors(self, pointer: Value, offset: Operand, kind: Type) -> list[Value]:
         """The vectors of per-channel constants of a run, loaded once for all columns."""
         b, nbytes = self.b, self.target.vector_nbytes
         at = b.at(pointer, offset)
@@ -168,7 +169,7 @@ class IntegerDepthwise(IntegerPlan):
         """The place of a column."""
         return self._columns_on(place, str(column), 1)
 
-    def _columns_on(self, place: _Place, turns: Value, columns: int) -> _Place:
+    def _columns_on(self, place: _Place, turns: Operand, columns: int) -> _Place:
         """The place so many times ``columns`` farther."""
         b, residual = self.b, place.residual
         x = b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch)
@@ -322,7 +323,7 @@ class IntegerDepthwise(IntegerPlan):
             parts.append(b.load(vector(width, element), self.x.pixel(b, x, row, source)))
         return self._side_by_side(parts, width, element)
 
-    def _side_by_side(self, parts: list[Value], width: int, element: str) -> Value:
+    def _side_by_side(self, parts: list[Value], width: int, element: Type) -> Value:
         """Vectors of ``width`` elements as one."""
         while len(parts) > 1:
             kind, width = vector(width, element), width * 2
@@ -350,17 +351,17 @@ class IntegerDepthwise(IntegerPlan):
     ) -> None:
         """``store`` of float results: vectors of them in the order of memory."""
         b, lanes, count = self.b, self.dot.lanes, self.channels
-        whole = self._side_by_side(reals, lanes, "float")
+        whole = self._side_by_side(reals, lanes, FLOAT)
         places = np.argsort(channel_order(self.target.isa, self.vectors, self.vectors).reshape(-1))
         size = min(lanes, chunk.width)
         for pixel in range(valid):
             for first in range(0, chunk.valid, size):
                 begin = pixel * chunk.width + first
                 part_lanes = places[begin : begin + size].tolist()
-                part = b.shuffle(vector(count, "float"), whole, "poison", part_lanes)
+                part = b.shuffle(vector(count, FLOAT), whole, "poison", part_lanes)
                 target = b.at(y, pixel * self.y.column_pitch + first * self.y.itemsize)
                 left = min(chunk.valid - first, size)
-                store_partial(b, self.target, "float", size, left, part, target)
+                store_partial(b, self.target, FLOAT, size, left, part, target)
 
 
 @dataclass(frozen=True)

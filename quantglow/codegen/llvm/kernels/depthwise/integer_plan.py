@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Choice
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.interface import InstructionSet
@@ -41,6 +42,7 @@ from quantglow.codegen.llvm.kernels.depthwise.plan import (
     plan_rows,
     row_plan,
 )
+from quantglow.codegen.llvm.values import I8, I16, Value, bits_type, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
@@ -315,13 +317,13 @@ def _as_bytes(b: Builder, isa: InstructionSet, row: Value, depth: int) -> Value:
     if depth == STEP_NBYTES:
         return row
     nbytes = isa.vector_nbytes
-    return b.cast("bitcast", vector(nbytes // 2, "i16"), row, vector(nbytes, "i8"))
+    return b.cast("bitcast", vector(nbytes // 2, I16), row, vector(nbytes, I8))
 
 
 def _gathered(b: Builder, isa: InstructionSet, stack: Stack, index: int) -> Value:
     """Vector ``index`` of a stack of byte rows of half a vector each."""
     count, rows = isa.vector_nbytes, stack.rows
-    half, whole = vector(count // 2, "i8"), vector(count, "i8")
+    half, whole = vector(count // 2, I8), vector(count, I8)
     padded = [*rows, "poison"]
     pairs = [
         b.shuffle(half, padded[i], padded[i + 1], range(count)) for i in range(0, len(rows), 2)
@@ -333,16 +335,20 @@ def _gathered(b: Builder, isa: InstructionSet, stack: Stack, index: int) -> Valu
 
 def _zip(b: Builder, isa: InstructionSet, x: Value, y: Value, size: int, half: int) -> Value:
     """Interleave the low (0) or high (1) halves of groups, by ``size`` bytes."""
-    whole, count = vector(isa.vector_nbytes, "i8"), isa.vector_nbytes // size
-    kind = vector(count, f"i{8 * size}")
+    whole, count = vector(isa.vector_nbytes, I8), isa.vector_nbytes // size
+    kind = vector(count, bits_type(8 * size))
     if size > 1:
         x, y = (b.cast("bitcast", whole, v, kind) for v in (x, y))
-    in_group = isa.group_nbytes // size
-    mask = [
+    mixed = b.shuffle(kind, x, y, _zip_order(count, isa.group_nbytes // size, half))
+    return b.cast("bitcast", kind, mixed, whole) if size > 1 else mixed
+
+
+@cache
+def _zip_order(count: int, in_group: int, half: int) -> tuple[int, ...]:
+    """The lanes of two vectors of ``count`` elements that ``_zip`` takes in turn."""
+    return tuple(
         lane + half * (in_group // 2) + i + other
         for lane in range(0, count, in_group)
         for i in range(in_group // 2)
         for other in (0, count)
-    ]
-    mixed = b.shuffle(kind, x, y, mask)
-    return b.cast("bitcast", kind, mixed, whole) if size > 1 else mixed
+    )

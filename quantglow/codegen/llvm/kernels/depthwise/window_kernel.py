@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, WindowWords
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
@@ -25,6 +25,7 @@ from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.codegen.llvm.kernels.contraction.geometry import Image
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
 from quantglow.codegen.llvm.kernels.depthwise.plan import is_depthwise
+from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, integer, poison, splat, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
@@ -223,7 +224,7 @@ class WindowDepthwise:
             y_line = b.add(b.mul(image, self.y.batch_pitch), b.mul(line, across.y_pitch))
             places = [b.at(x, x_line), b.at(y, y_line), constants]
             if full:
-                loop = b.begin_loop(full, [("ptr", place) for place in places])
+                loop = b.begin_loop(full, [(PTR, place) for place in places])
                 self.channels_of_line(self.block, loop.carried)
                 x, y, constants = loop.carried
                 behind = [b.at(pointer, self.block) for pointer in (x, y)]
@@ -255,7 +256,7 @@ class WindowDepthwise:
             for _ in range(lines):
                 places = self._lay_out_line(*places)
             return
-        loop = self.b.begin_loop(lines, [("ptr", place) for place in places])
+        loop = self.b.begin_loop(lines, [(PTR, place) for place in places])
         self.b.end_loop(loop, self._lay_out_line(*loop.carried))
 
     def _lay_out_line(self, x: Value, room: Value) -> list[Value]:
@@ -268,7 +269,7 @@ class WindowDepthwise:
 
     def _lay_out_word(self, x: Value, word: int, room: Value) -> None:
         """Store one word of a line for all patches."""
-        b, kind, along = self.b, vector(self.block, "i8"), self.axes[0]
+        b, kind, along = self.b, vector(self.block, I8), self.axes[0]
         at = 0
         for index, results in enumerate(self.patches):
             loaded = []
@@ -290,10 +291,10 @@ class WindowDepthwise:
     def channels(self, count: int, constants: Value, y: Value) -> None:
         """All results of a tile, channel by channel."""
         b = self.b
-        kind = vector(self.lanes, "i32")
+        kind = vector(self.lanes, I32)
         order = f"<{', '.join(f'i32 {lane}' for lane in range(self.lanes))}>"
         offsets = b.op("mul", kind, order, splat(kind, str(self.axes[0].y_pitch)))
-        carried = [("ptr", value) for value in (self.room, constants, y)]
+        carried = [(PTR, value) for value in (self.room, constants, y)]
         loop = b.begin_loop(count, carried)
         room, constants, y = loop.carried
         self.channel(room, constants, y, offsets)
@@ -305,23 +306,23 @@ class WindowDepthwise:
         b, results = self.b, self.epilogue.results
         sums = self.sums(room, constants)
         at = b.at(constants, self.vectors * self.target.vector_nbytes)
-        bias = b.broadcast(self.lanes, "i32", b.load("i32", at, align=4))
-        multiplier = b.load("float", b.at(at, FACTOR_NBYTES), align=4)
-        scale = b.broadcast(self.lanes, "float", multiplier)
+        bias = b.broadcast(self.lanes, I32, b.load(I32, at, align=4))
+        multiplier = b.load(FLOAT, b.at(at, FACTOR_NBYTES), align=4)
+        scale = b.broadcast(self.lanes, FLOAT, multiplier)
         values = self.epilogue.values(b, b.op("add", results.ints, sums, bias), scale, None)
         steps = results.steps(b, values)
         if self.results == self.lanes:
             self.words.scatter_bytes(b, steps, y, offsets)
             return
         for lane in range(self.results):
-            step = b.emit(f"extractelement {results.ints} {steps}, i32 {lane}")
+            step = b.extract(steps, lane)
             place = b.at(y, lane * self.axes[0].y_pitch)
-            b.store("i8", b.cast("trunc", "i32", step, "i8"), place)
+            b.store(I8, b.cast("trunc", I32, step, I8), place)
 
     def sums(self, room: Value, constants: Value) -> Value:
         """The products of all windows, a lane for each result; poison where there is none."""
-        b, kind, sums = self.b, vector(self.lanes, "i32"), "poison"
-        totals = ["0"] * self.results
+        b, kind = self.b, vector(self.lanes, I32)
+        totals = [integer(0)] * self.results
         for part in range(self.vectors):
             at = b.at(constants, part * self.target.vector_nbytes)
             moved = self.moved_weights(b.load(kind, at, align=4))
@@ -331,13 +332,14 @@ class WindowDepthwise:
                 for w in moved[:results]:
                     totals[lane] = self.target.isa.row_product(b, totals[lane], window, w)
                     lane += 1
+        sums = poison(kind)
         for lane, total in enumerate(totals):
-            sums = b.emit(f"insertelement {kind} {sums}, i32 {total}, i32 {lane}")
+            sums = b.insert(sums, total, lane)
         return sums
 
     def moved_weights(self, weights: Value) -> list[Value]:
         """For each result of a patch the bytes of a vector of its weights."""
-        b, kind, whole = self.b, vector(self.lanes, "i32"), vector(self.block, "i8")
+        b, kind, whole = self.b, vector(self.lanes, I32), vector(self.block, I8)
         shifted = []
         for index in range(self.patches[0]):
             bits = 8 * index * self.axes[0].stride
@@ -348,7 +350,7 @@ class WindowDepthwise:
     def window(self, room: Value, index: int, part: int) -> Value:
         """A vector of the words of a patch for one channel; the first one stands for those beyond
         the last."""
-        b, kind = self.b, vector(self.lanes, "i32")
+        b, kind = self.b, vector(self.lanes, I32)
         pair, which = divmod(index, NEIGHBOURS)
         room = b.at(room, pair * NEIGHBOURS * self.patch_nbytes)
         count = self.axes[1].taps * self.axes[0].words
@@ -359,5 +361,5 @@ class WindowDepthwise:
         )
         places = f"<{', '.join(f'i32 {offset}' for offset in offsets)}>"
         return b.cast(
-            "bitcast", kind, self.words.gather_words(b, room, places), vector(self.block, "i8")
+            "bitcast", kind, self.words.gather_words(b, room, places), vector(self.block, I8)
         )

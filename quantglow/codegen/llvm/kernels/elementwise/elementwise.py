@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_values import ITEM_NBYTES, RowParts, row_parts
@@ -18,6 +18,7 @@ from quantglow.codegen.llvm.kernels.vector.access import interleaved, load_kind,
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed, emit_row, loops
 from quantglow.codegen.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Constant, Value, splat, vector
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.program.program import Compute
@@ -84,7 +85,7 @@ def _kept_parts(
     """Compute the parts of rows; where each lies."""
     memories, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
-        memory = b.emit(f"alloca [{kept.memory_nbytes} x i8], align 64")
+        memory = b.allocate(kept.memory_nbytes, 64)
         one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
         body = _Body(b, target, part, dtype, kept.dtypes[:count], one, None)
         copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
@@ -177,14 +178,14 @@ class _Body:
     def _octets(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
         """Up to four whole pieces, side by side."""
         packed = vectors.in_order(self.b, self.target.isa, self._packed(pointers, group))
-        kind, lanes = vector(self.target.vector_nbytes, "i8"), self.target.f32_lanes
+        kind, lanes = vector(self.target.vector_nbytes, I8), self.target.f32_lanes
         at = self.b.at(pointers[0], group[0].start)
         for start, count in _STORES[len(group)]:
             octets = packed
             if count < 4:
                 places = range(start * lanes, (start + count) * lanes)
                 octets = self.b.shuffle(kind, packed, "poison", places)
-            self.b.store(vector(count * lanes, "i8"), octets, self.b.at(at, start * lanes))
+            self.b.store(vector(count * lanes, I8), octets, self.b.at(at, start * lanes))
 
     def _packed(self, pointers: Sequence[Value], group: Sequence[Piece]) -> Value:
         """Quantized results of up to four pieces, in the order of ``vectors.packed_place``."""
@@ -207,12 +208,11 @@ class _Body:
         """The expression on one piece: float32, int64, or (bool too) int32 lanes."""
         scalars = self._scalars(pointers, piece)
         value = scalars.value(self.expression)
-        kind = scalars.lanes_of(self.expression)
         if scalars.kind_of(self.expression) == "b":
-            bits, kind = kind, vector(piece.lanes, "i32")
-            value = self.b.cast("zext", bits, value, kind)
+            bits = scalars.lanes_of(self.expression)
+            value = self.b.cast("zext", bits, value, vector(piece.lanes, I32))
         # A constant expression is a literal, which packs and selects cannot all take.
-        return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
+        return self.b.freeze(value) if isinstance(value, Constant) else value
 
     def _result(self, lanes: int, value: Value) -> Value:
         """The result as the element type in memory."""
@@ -237,7 +237,7 @@ class _Body:
         """All channels of a vector of pixels, mixed by permutations of bytes."""
         nbytes, count = self.target.vector_nbytes, planes.size
         channels = [self._packed(self._at_channel(pointers, c), group) for c in range(count)]
-        kind = vector(nbytes, "i8")
+        kind = vector(nbytes, I8)
         for part in range(count):
             elements = [divmod(part * nbytes + i, count) for i in range(nbytes)]
             mixed = channels[0]
@@ -306,7 +306,7 @@ class Quantized:
         return None
 
     def ints(self, scalars: Scalars, is_small: bool) -> Value:
-        """Rounded steps as int32 lanes; those beyond the bounds stay beyond them.  ``is_small`` if
+        """Rounded steps as int32 lanes; those beyond the bounds stay beyond them.  ``_is_small`` if
         all are known to fit int32.
         """
         b, lanes = scalars.b, scalars.lanes
@@ -322,7 +322,7 @@ class Quantized:
         nbytes = target.vector_nbytes
         words = [target.isa.pack_words(b, values[i], values[i + 1]) for i in (0, 2)]
         if self.zero_point:
-            kind = vector(nbytes // 2, "i16")
+            kind = vector(nbytes // 2, I16)
             zero = (kind, splat(kind, str(self.zero_point)))
             name = f"llvm.sadd.sat.v{nbytes // 2}i16"
             words = [b.call(name, kind, (kind, w), zero) for w in words]
@@ -330,7 +330,7 @@ class Quantized:
         return self._bounded(b, nbytes, octets)
 
     def _bounded(self, b: Builder, lanes: int, octets: Value) -> Value:
-        kind, sign = vector(lanes, "i8"), "s" if self.dtype is DType.I8 else "u"
+        kind, sign = vector(lanes, I8), "s" if self.dtype is DType.I8 else "u"
         lowest, highest = self.dtype.limits
         for name, bound, limit in (("max", self.low, lowest), ("min", self.high, highest)):
             if bound != limit:
@@ -391,7 +391,7 @@ def _lesser(x: Range, y: Range) -> Range:
 
 
 _RANGES: dict[str, Callable[..., Range]] = {
-    "float": lambda x: x,
+    FLOAT: lambda x: x,
     "int": lambda x: x,
     "iadd": _sums,
     "add": _sums,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quantglow.codegen.llvm.builder import Builder, Value, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_map import RowKernel, combination, result
@@ -25,6 +25,7 @@ from quantglow.codegen.llvm.kernels.vector.loops import (
     merged,
 )
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece
+from quantglow.codegen.llvm.values import FLOAT, Operand, Value, vector
 from quantglow.ir.ops import RowMap
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import PARTIAL_SUMS
@@ -65,7 +66,7 @@ class RowLoops(RowKernel):
         pointers = b.kernel(len(self.axis.strides))
         self.plan()
         memory = self.reserved()
-        sums = Sums(b, self.lanes, b.emit(f"alloca [{FLOAT_NBYTES * PARTIAL_SUMS} x i8], align 64"))
+        sums = Sums(b, self.lanes, b.allocate(FLOAT_NBYTES * PARTIAL_SUMS, 64))
         with b.loop("%begin", "%end") as item:
             self.row(_RowLoop(self, item_pointers(b, item, axes, pointers), memory, sums))
         return b.finish()
@@ -87,7 +88,7 @@ class Sums:
     lanes: int
     memory: Value
 
-    def at(self, index: Value) -> Value:
+    def at(self, index: Operand) -> Value:
         """The address of a sum."""
         return self.b.at(self.memory, self.b.mul(index, FLOAT_NBYTES))
 
@@ -113,13 +114,13 @@ class Sums:
         b = self.b
         with b.loop(0, TOGETHER) as index:
             at = self.at(index)
-            b.store("float", self.joined(fold, at, TOGETHER), at, FLOAT_NBYTES)
+            b.store(FLOAT, self.joined(fold, at, TOGETHER), at, FLOAT_NBYTES)
         return self.joined(fold, self.memory, 1)
 
     def joined(self, fold: Combination, at: Value, distance: int) -> Value:
         """``TOGETHER`` sums, so many sums apart from each other, combined."""
         places = (self.b.at(at, FLOAT_NBYTES * distance * i) for i in range(TOGETHER))
-        values = [self.b.load("float", place, FLOAT_NBYTES) for place in places]
+        values = [self.b.load(FLOAT, place, FLOAT_NBYTES) for place in places]
         while len(values) > 1:
             half = len(values) // 2
             pairs = zip(values[:half], values[half:], strict=True)
@@ -162,7 +163,7 @@ class _RowLoop:
         }
         values = kernel.values(at, lanes, lanes, shared)
         for expr in sorted(self.readable, key=str):
-            kind = vector(lanes, "float")
+            kind = vector(lanes, FLOAT)
             values.done[expr] = b.load(kind, self.kept_at(expr, index), FLOAT_NBYTES)
         return values
 
@@ -185,7 +186,7 @@ class _RowLoop:
                     slot = b.op("and", b.index, index, str(PARTIAL_SUMS - 1))
                     self.sums.combine(fold, lanes, slot, values.value(stage))
                 for expr in sorted(saved, key=str):
-                    kind = vector(lanes, "float")
+                    kind = vector(lanes, FLOAT)
                     b.store(kind, values.value(expr), self.kept_at(expr, index), FLOAT_NBYTES)
         return self.sums.total(fold)
 

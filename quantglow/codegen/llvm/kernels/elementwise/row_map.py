@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.elementwise.row_values import Invariants, RowValues, kept_values
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import store_partial, store_results
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Combination, across, item_pointers
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    Constant,
+    Type,
+    Value,
+    f32,
+    lanes_of_bits,
+    splat,
+    vector,
+)
 from quantglow.ir.ops import RowMap
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import PARTIAL_SUMS
@@ -134,7 +144,7 @@ class RowKernel:
         nbytes = self.kept_nbytes
         if is_free(nbytes):
             nbytes = KEPT_NBYTES // (self.together * max(len(stages), 1))
-        return {e: self.b.emit(f"alloca [{nbytes} x i8], align 64") for e in stages}
+        return {e: self.b.allocate(nbytes, 64) for e in stages}
 
 
 @dataclass
@@ -162,7 +172,7 @@ class _Row:
     # -- pieces
 
     def blocks(
-        self, carried: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+        self, carried: Sequence[tuple[Type, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """``body(index, pieces, values)`` for each block; it gives the values it is handed anew."""
         if is_free(self.length):
@@ -182,7 +192,7 @@ class _Row:
         return values
 
     def free_blocks(
-        self, carried: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+        self, carried: Sequence[tuple[Type, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """The same for a free length: blocks, then what is left of vectors."""
         b = self.b
@@ -193,7 +203,7 @@ class _Row:
         return self.free_remainder(held, body)
 
     def free_remainder(
-        self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+        self, held: Sequence[tuple[Type, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """Each vector that a row has beyond its blocks; the last one is masked."""
         b, lanes, values = self.b, self.lanes, [value for _, value in held]
@@ -215,7 +225,7 @@ class _Row:
         return b.if_so(is_left, held, partial(self.masked, held, body))
 
     def masked(
-        self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+        self, held: Sequence[tuple[Type, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """A last vector of fewer elements, with that value of those held which is of its place."""
         b, lanes, remainder = self.b, self.lanes, self.length % self.lanes
@@ -252,7 +262,7 @@ class _Row:
         at = [self.at(p, index, piece, s) for p, s in zip(self.pointers[1:], strides, strict=True)]
         values = self.kernel.values(at, piece.lanes, piece.active, self.invariants.shared)
         for expr in sorted(self.readable, key=str):
-            kind = vector(self.lanes, "float")
+            kind = vector(self.lanes, FLOAT)
             values.done[expr] = b.load(kind, self.at(self.kept[expr], index, piece, 4), align=4)
         return values
 
@@ -267,7 +277,7 @@ class _Row:
 
     def reduced(self, stage: Expr, saved: set[Expr], fold: Combination) -> Value:
         """The sum or maximum of an expression over the row."""
-        b, kind = self.b, vector(self.lanes, "float")
+        b, kind = self.b, vector(self.lanes, FLOAT)
         width = PARTIAL_SUMS
         if not is_free(self.length):
             width = min(width, -(-self.length // self.lanes) * self.lanes)
@@ -296,12 +306,11 @@ class _Row:
         """The neutral element in the lanes beyond the row."""
         if piece.active == piece.lanes:
             return value
-        kind = vector(piece.lanes, "float")
-        mask = piece.active
-        if isinstance(mask, int):
-            lanes = ", ".join(f"i1 {int(lane < mask)}" for lane in range(piece.lanes))
-            mask = f"<{lanes}>"
-        return self.b.select(kind, mask, value, fold.neutral(piece.lanes))
+        kind = vector(piece.lanes, FLOAT)
+        active = piece.active
+        if isinstance(active, int):
+            active = lanes_of_bits(lane < active for lane in range(piece.lanes))
+        return self.b.select(kind, active, value, fold.neutral(piece.lanes))
 
     def write(self, expression: Expr) -> None:
         """The last pass."""
@@ -335,8 +344,7 @@ class _Row:
 def result(b: Builder, values: RowValues, expression: Expr) -> Value:
     """The lanes of an expression; a constant one is a literal, which packs cannot take."""
     value = values.value(expression)
-    kind = values.lanes_of(expression)
-    return value if value.startswith("%") else b.emit(f"freeze {kind} {value}")
+    return b.freeze(value) if isinstance(value, Constant) else value
 
 
 def combination(b: Builder, name: str) -> Combination:
@@ -344,12 +352,12 @@ def combination(b: Builder, name: str) -> Combination:
     neutral = f32(0.0 if name == "rowsum" else -math.inf)
 
     def combine(lanes: int, x: Value, y: Value) -> Value:
-        kind = vector(lanes, "float")
+        kind = vector(lanes, FLOAT)
         if name == "rowsum":
             return b.op("fadd", kind, x, y)
         return b.select(kind, b.compare("ogt", kind, x, y), x, y)
 
-    def kind_of(lanes: int) -> str:
-        return vector(lanes, "float")
+    def kind_of(lanes: int) -> Type:
+        return vector(lanes, FLOAT)
 
     return Combination(kind_of, lambda lanes: splat(kind_of(lanes), neutral), combine)

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quantglow.codegen.llvm.builder import Value, splat, vector
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.loops import Axis
 from quantglow.codegen.llvm.kernels.vector.scalars import LANE_TYPES, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import I8, Value, splat, vector
 from quantglow.ir.ops.expression import Expr, arg
 from quantglow.ir.ops.functions import ROW_FUNCTIONS, dtype_kind
 from quantglow.ir.symbolic.size import is_free, likely, surely_divides
@@ -162,7 +162,7 @@ class RowValues(Scalars):
         else:
             raw = load_partial(self.b, self.target, element, self.lanes, self.valid, pointer)
         if dtype is DType.BOOL:
-            kind = vector(self.lanes, "i8")
+            kind = vector(self.lanes, I8)
             return self.b.compare("ne", kind, raw, splat(kind, "0"))
         if dtype is DType.F32:
             return raw

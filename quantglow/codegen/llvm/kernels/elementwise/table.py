@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector.access import load_strided, store_strided
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import I8, Type, Value, splat, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Table
 from quantglow.ir.program.program import Compute
@@ -107,10 +108,10 @@ class _VectorLookup(_Lookup):
         wide = [p for p in group if p.lanes == self.lanes]
         results = []
         for piece in wide:
-            codes = load_strided(b, "i8", 1, pointers[1], self.row.strides[1], piece)
+            codes = load_strided(b, I8, 1, pointers[1], self.row.strides[1], piece)
             results.append(self.look_up(b, codes))
         for piece, value in zip(wide, results, strict=True):
-            store_strided(b, "i8", 1, pointers[0], self.row.strides[0], piece, value)
+            store_strided(b, I8, 1, pointers[0], self.row.strides[0], piece, value)
         for piece in group:
             if piece.lanes != self.lanes:
                 self.one_by_one(b, pointers, piece, self._plain(b, entries))
@@ -123,8 +124,8 @@ class _VectorLookup(_Lookup):
         raise NotImplementedError
 
     @property
-    def kind(self) -> str:
-        return vector(self.lanes, "i8")
+    def kind(self) -> Type:
+        return vector(self.lanes, I8)
 
 
 @dataclass
@@ -166,10 +167,10 @@ class _Flip(_VectorLookup):
     def one_by_one(
         self, b: Builder, pointers: Sequence[Value], piece: Piece, entries: Value
     ) -> None:
-        codes = load_strided(b, "i8", 1, pointers[1], self.row.strides[1], piece)
-        kind = vector(piece.lanes, "i8")
+        codes = load_strided(b, I8, 1, pointers[1], self.row.strides[1], piece)
+        kind = vector(piece.lanes, I8)
         flipped = b.op("xor", kind, codes, splat(kind, "-128"))
-        store_strided(b, "i8", 1, pointers[0], self.row.strides[0], piece, flipped)
+        store_strided(b, I8, 1, pointers[0], self.row.strides[0], piece, flipped)
 
 
 def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quantglow.codegen.llvm.builder import Loop, Value, splat, vector
+from quantglow.codegen.llvm.builder import Loop
 from quantglow.codegen.llvm.isa.costs import StepCost
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
@@ -17,6 +17,7 @@ from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns
 from quantglow.codegen.llvm.kernels.matmul.word_products import IntegerProduct
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
+from quantglow.codegen.llvm.values import I8, I32, Operand, Value, integer, splat, vector, zero
 from quantglow.ir.symbolic.size import is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
@@ -100,7 +101,7 @@ class ByteProduct(IntegerProduct):
             self.depth = int(self.depth)
         nbytes = self.panel * self.target.vector_nbytes
         self.packed = self.memory(self.steps * nbytes)
-        self.initial = self.b.emit(f"alloca [{nbytes} x i8], align 64")
+        self.initial = self.b.allocate(nbytes, 64)
 
     # -- packing
 
@@ -123,7 +124,7 @@ class ByteProduct(IntegerProduct):
             b.store(dot.kind, self.column_correction(total), at, align=16)
 
     def pack_step(
-        self, index: Value, y: Value, rows: int, panel: Sequence[Columns], sums: Sequence[Value]
+        self, index: Operand, y: Value, rows: int, panel: Sequence[Columns], sums: Sequence[Value]
     ) -> list[Value]:
         """One group of ``rows`` rows; the sums of columns, continued."""
         b, dot, nbytes = self.b, self.dot, self.target.vector_nbytes
@@ -139,7 +140,7 @@ class ByteProduct(IntegerProduct):
 
     def lines(self, columns: Columns, y: Value, rows: int) -> list[Value]:
         """Columns of ``rows`` rows, then zeros up to four; a free number is at least 1."""
-        b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, "i8"), "0")
+        b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, I8), "0")
         if not is_free(rows):
             lines = [self.signed(self.row_at(y, row, step), columns) for row in range(rows)]
             return lines + [zeros] * (STEP_NBYTES - rows)
@@ -147,15 +148,15 @@ class ByteProduct(IntegerProduct):
         for row in range(1, STEP_NBYTES):
             inside = b.compare("sgt", b.index, str(rows), str(row))
             at = b.at(y, b.select(b.index, inside, b.mul(str(step), row), "0"))
-            kind = vector(self.lanes, "i8")
+            kind = vector(self.lanes, I8)
             line = self.signed(at, columns)
-            lines.append(b.emit(f"select i1 {inside}, {kind} {line}, {kind} {zeros}"))
+            lines.append(b.choose(kind, inside, line, zeros))
         return lines
 
     def signed(self, pointer: Value, columns: Columns) -> Value:
         """Bytes of a row of y, less 128 where they are unsigned."""
-        b, kind = self.b, vector(self.lanes, "i8")
-        raw = self.load("i8", columns, pointer)
+        b, kind = self.b, vector(self.lanes, I8)
+        raw = self.load(I8, columns, pointer)
         if self.op.y.type.dtype is DType.I8:
             return raw
         return b.op("xor", kind, raw, splat(kind, _SIGN))
@@ -163,7 +164,7 @@ class ByteProduct(IntegerProduct):
     def interleaved(self, lines: Sequence[Value]) -> Value:
         """``l0[0], l1[0], l2[0], l3[0], l0[1], …``"""
         b, lanes = self.b, self.lanes
-        one, two = vector(lanes, "i8"), vector(2 * lanes, "i8")
+        one, two = vector(lanes, I8), vector(2 * lanes, I8)
         pairs = [lane // 2 + lane % 2 * lanes for lane in range(2 * lanes)]
         upper, lower = (b.shuffle(one, lines[i], lines[i + 1], pairs) for i in (0, 2))
         quads = [2 * (i // 4) + i % 2 + i // 2 % 2 * 2 * lanes for i in range(4 * lanes)]
@@ -177,7 +178,7 @@ class ByteProduct(IntegerProduct):
         depth = self.depth * zero_point * self.y_shift
         if is_free(depth):
             narrow = b.as_int(str(depth))
-            constant = b.broadcast(self.lanes, "i32", narrow)
+            constant = b.broadcast(self.lanes, I32, narrow)
         else:
             constant = splat(kind, str(depth))
         return b.op("sub", kind, constant, b.op("mul", kind, total, splat(kind, str(zero_point))))
@@ -189,7 +190,7 @@ class ByteProduct(IntegerProduct):
         step, whole = self.strides(self.x)[1], self.whole_steps
         remainder, at_once = self.depth - whole * STEP_NBYTES, self.steps_at_once
 
-        def multiplied(index: Value, steps: int, sums: Sequence[Value]) -> Sequence[Value]:
+        def multiplied(index: Operand, steps: int, sums: Sequence[Value]) -> Sequence[Value]:
             at_x = b.at(x, b.mul(index, at_once * STEP_NBYTES))
             operands_by_row = [
                 dot.operands(b, self.row_at(at_x, row, step), steps) for row in range(rows)
@@ -243,7 +244,11 @@ class ByteProduct(IntegerProduct):
         return self.b.end_times(loop, count, body(loop))
 
     def added(
-        self, sums: Sequence[Value], operands: Sequence[tuple[Value, ...]], step: Value, count: int
+        self,
+        sums: Sequence[Value],
+        operands: Sequence[tuple[Value, ...]],
+        step: Operand,
+        count: int,
     ) -> list[Value]:
         """One step of every sum of a tile."""
         b, nbytes = self.b, self.target.vector_nbytes
@@ -263,8 +268,8 @@ class ByteProduct(IntegerProduct):
         initial: list[Value] = []
         for row in range(rows):
             total = self.row_sum(self.row_at(x, row, self.strides(self.x)[1]))
-            scalar = b.op("mul", "i32", total, str(-self.y_shift))
-            correction = b.broadcast(self.lanes, "i32", scalar)
+            scalar = b.op("mul", I32, total, str(-self.y_shift))
+            correction = b.broadcast(self.lanes, I32, scalar)
             initial += [b.op("add", kind, column, correction) for column in columns]
         return initial
 
@@ -281,7 +286,7 @@ class ByteProduct(IntegerProduct):
                 quads = self.quads(b.at(x, start), valid)
                 total = dot.accumulate(b, total, (quads,), ones)
         name = f"llvm.vector.reduce.add.v{self.lanes}i32"
-        return b.call(name, "i32", (dot.kind, total))
+        return b.call(name, I32, (dot.kind, total))
 
     def free_row_sum(self, x: Value) -> Value:
         """The lanes of the sum of a row of a free length."""
@@ -293,19 +298,19 @@ class ByteProduct(IntegerProduct):
         x = b.at(x, str(whole * width))
         if self.target.isa.has_masks:
             mask = vectors.first_lanes(b, width, str(self.depth - whole * width))
-            last = load_partial(b, self.target, "i8", width, mask, x)
+            last = load_partial(b, self.target, I8, width, mask, x)
             return dot.accumulate(b, total, (last,), ones)
         words = self.whole_steps - whole * (width // STEP_NBYTES)
         loop = b.begin_while(str(words), [(dot.kind, total)])
-        word = b.load("i32", b.at(x, b.mul(loop.index, STEP_NBYTES)))
+        word = b.load(I32, b.at(x, b.mul(loop.index, STEP_NBYTES)))
         (total,) = b.end_while(loop, [self.with_word(loop.carried[0], word)])
         x = b.at(x, str(words * STEP_NBYTES))
         return self.with_word(total, self.last_word(x, self.depth - self.whole_steps * STEP_NBYTES))
 
     def with_word(self, total: Value, word: Value) -> Value:
         """A sum plus that of four bytes."""
-        b, lanes = self.b, vector(self.lanes, "i32")
-        wide = b.emit(f"insertelement {lanes} zeroinitializer, i32 {word}, i32 0")
+        b, lanes = self.b, vector(self.lanes, I32)
+        wide = b.insert(zero(lanes), word, 0)
         quads = b.cast("bitcast", lanes, wide, self.dot.bytes_kind)
         return self.dot.accumulate(b, total, (quads,), (splat(self.dot.bytes_kind, "1"),))
 
@@ -314,28 +319,26 @@ class ByteProduct(IntegerProduct):
         b, width = self.b, self.target.vector_nbytes
         if valid == width:
             return b.load(self.dot.bytes_kind, pointer)
-        raw = load_partial(b, self.target, "i8", width, valid, pointer)
+        raw = load_partial(b, self.target, I8, width, valid, pointer)
         kept = ", ".join(f"i8 {-1 if i < valid else 0}" for i in range(width))
-        return b.op(
-            "and", self.dot.bytes_kind, b.emit(f"freeze {self.dot.bytes_kind} {raw}"), f"<{kept}>"
-        )
+        return b.op("and", self.dot.bytes_kind, b.freeze(raw), f"<{kept}>")
 
     def last_operand(self, row: Value, count: int) -> tuple[Value, ...]:
         """The last ``count`` bytes of a row, then zeros; nothing beyond them is read."""
         b, word = self.b, self.last_word(row, count)
-        lanes = vector(self.lanes, "i32")
-        copies = b.broadcast(self.lanes, "i32", word)
+        lanes = vector(self.lanes, I32)
+        copies = b.broadcast(self.lanes, I32, word)
         return self.dot.operand_of(b, b.cast("bitcast", lanes, copies, self.dot.bytes_kind))
 
     def last_word(self, row: Value, count: int) -> Value:
         """The last bytes of a row as an int32: fewer than four, or a free number of one to four,
         of a row that has four."""
-        b, word = self.b, "0"
+        b, word = self.b, integer(0)
         if is_free(count):
             ahead = b.op("sub", b.index, str(count), str(STEP_NBYTES))
             missing = b.as_int(b.op("mul", b.index, ahead, "-8"))
-            return b.op("lshr", "i32", b.load("i32", b.at(row, ahead)), missing)
+            return b.op("lshr", I32, b.load(I32, b.at(row, ahead)), missing)
         for index in range(count):
-            byte = b.cast("zext", "i8", b.load("i8", b.at(row, index)), "i32")
-            word = b.op("or", "i32", word, b.op("shl", "i32", byte, str(8 * index)))
+            byte = b.cast("zext", I8, b.load(I8, b.at(row, index)), I32)
+            word = b.op("or", I32, word, b.op("shl", I32, byte, str(8 * index)))
         return word

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import Value, f32, splat, vector
 from quantglow.codegen.llvm.isa.costs import StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns, Product
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
+from quantglow.codegen.llvm.values import FLOAT, Value, f32, splat, vector
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
@@ -35,15 +35,15 @@ class FloatProduct(Product):
         return self.dot.cost
 
     def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
-        b, kind = self.b, vector(self.lanes, "float")
+        b, kind = self.b, vector(self.lanes, FLOAT)
         zeros = [(kind, splat(kind, f32(0.0)))] * (rows * len(panel))
         loop = b.begin_loop(self.depth, zeros)
         at_x = b.at(x, b.mul(loop.index, self.strides(self.x)[2]))
         right = self.right(y, loop.index, panel)
         sums: list[Value] = []
         for row in range(rows):
-            scalar = b.load("float", self.row_at(at_x, row, self.strides(self.x)[1]))
-            left = b.broadcast(self.lanes, "float", scalar)
+            scalar = b.load(FLOAT, self.row_at(at_x, row, self.strides(self.x)[1]))
+            left = b.broadcast(self.lanes, FLOAT, scalar)
             carried = loop.carried[row * len(panel) : (row + 1) * len(panel)]
             sums += [
                 self.dot.accumulate(b, s, (left,), (r,))
@@ -57,7 +57,7 @@ class FloatProduct(Product):
     def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
         """A row of the panel of y."""
         at = self.b.at(y, self.b.mul(row, self.strides(self.y)[1]))
-        return [self.load("float", c, self.columns_at(at, c, self.y)) for c in panel]
+        return [self.load(FLOAT, c, self.columns_at(at, c, self.y)) for c in panel]
 
 
 class TurnedProduct(FloatProduct):
@@ -90,7 +90,7 @@ class TurnedProduct(FloatProduct):
 
     def prepare(self) -> None:
         """Memory for a turned panel."""
-        self.turned = self.b.emit(f"alloca [{self.known_depth * self.row_nbytes} x i8], align 64")
+        self.turned = self.b.allocate(self.known_depth * self.row_nbytes, 64)
 
     def pack(self, y: Value, panel: Sequence[Columns]) -> None:
         """Turn a panel."""
@@ -105,10 +105,10 @@ class TurnedProduct(FloatProduct):
 
     def turn(self, panel: Sequence[Columns], y: Value, to: Value, rows: int) -> None:
         """The first rows of y below an address, by columns of the panel."""
-        b, kind = self.b, vector(self.lanes, "float")
+        b, kind = self.b, vector(self.lanes, FLOAT)
         for position, columns in enumerate(panel):
             lines = [
-                load_partial(b, self.target, "float", self.lanes, rows, self.column(y, columns, i))
+                load_partial(b, self.target, FLOAT, self.lanes, rows, self.column(y, columns, i))
                 for i in range(self.lanes)
             ]
             for row, value in enumerate(self.exchanged(lines)[:rows]):
@@ -132,7 +132,7 @@ class TurnedProduct(FloatProduct):
     def exchanged(self, lines: Sequence[Value]) -> list[Value]:
         """The columns of a square of vectors as vectors: halves, then quarters, and so on are
         exchanged."""
-        b, lanes, kind = self.b, self.lanes, vector(self.lanes, "float")
+        b, lanes, kind = self.b, self.lanes, vector(self.lanes, FLOAT)
         exchanged, half = list(lines), lanes // 2
         while half:
             upper = [i + lanes - half if i & half else i for i in range(lanes)]
@@ -145,7 +145,7 @@ class TurnedProduct(FloatProduct):
         return exchanged
 
     def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
-        b, kind = self.b, vector(self.lanes, "float")
+        b, kind = self.b, vector(self.lanes, FLOAT)
         at = b.at(self.turned, b.mul(row, self.row_nbytes))
         places = (b.at(at, i * self.target.vector_nbytes) for i in range(len(panel)))
         return [b.load(kind, place, align=16) for place in places]

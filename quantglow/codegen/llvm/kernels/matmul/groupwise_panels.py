@@ -14,10 +14,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I1,
+    I8,
+    I32,
+    Operand,
+    Type,
+    Value,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.ops import GroupedMatMul
 from quantglow.ir.program.program import Compute, View
 from quantglow.ir.symbolic.size import is_free, likely
@@ -155,14 +167,14 @@ class GroupedProduct:
         return self.target.f32_lanes
 
     @property
-    def floats(self) -> str:
+    def floats(self) -> Type:
         """The LLVM type of a vector of float32."""
-        return vector(self.lanes, "float")
+        return vector(self.lanes, FLOAT)
 
     @property
-    def ints(self) -> str:
+    def ints(self) -> Type:
         """The LLVM type of a vector of int32."""
-        return vector(self.lanes, "i32")
+        return vector(self.lanes, I32)
 
     @cached_property
     def layout(self) -> Layout:
@@ -260,10 +272,10 @@ class GroupedProduct:
                 first = b.select(b.index, b.compare("slt", b.index, row, last), row, last)
                 self.tile_at(first, size, x, out)
         if others:
-            with b.when(b.op("xor", "i1", fits, "true")):
+            with b.when(b.op("xor", I1, fits, "true")):
                 self.free_rows(others, x, out)
 
-    def tile_at(self, row: Value, count: int, x: Value, out: Value) -> None:
+    def tile_at(self, row: Operand, count: int, x: Value, out: Value) -> None:
         b = self.b
         at_x, at_out = b.at(x, b.mul(row, self.x_stride)), b.at(out, b.mul(row, self.out_stride))
         self.tile(count, at_x, at_out)
@@ -279,10 +291,10 @@ class GroupedProduct:
         b, nbytes = self.b, self.target.vector_nbytes
         return [b.load(self.floats, b.at(group, v * nbytes), align=4) for v in self.vectors]
 
-    def zero_points(self, group: Value) -> list[Value]:
+    def zero_points(self, group: Operand) -> list[Value]:
         """int32 zero points of the panel, from the number of a group."""
         b, layout = self.b, self.layout
-        at, codes = b.at(self.points, b.mul(group, layout.width)), vector(self.lanes, "i8")
+        at, codes = b.at(self.points, b.mul(group, layout.width)), vector(self.lanes, I8)
         points = [b.load(codes, b.at(at, v * self.lanes)) for v in self.vectors]
         return [b.cast("zext", codes, value, self.ints) for value in points]
 
@@ -304,7 +316,7 @@ class GroupedProduct:
         last = self.b.compare("eq", self.b.index, self.panel, str(layout.panels - 1))
         with self.b.when(last):
             self._store(rows, out, last_width)
-        with self.b.when(self.b.op("xor", "i1", last, "true")):
+        with self.b.when(self.b.op("xor", I1, last, "true")):
             self._store(rows, out, layout.width)
 
     def _store(self, rows: Sequence[Sequence[Value]], out: Value, channels: int) -> None:
@@ -314,12 +326,12 @@ class GroupedProduct:
                 count = min(self.lanes, channels - first)
                 if count > 0:
                     at = self.b.at(out, row * self.out_stride + 4 * first)
-                    store_partial(self.b, self.target, "float", self.lanes, count, value, at)
+                    store_partial(self.b, self.target, FLOAT, self.lanes, count, value, at)
 
 
-def zeros(kind: str) -> Value:
+def zeros(kind: Type) -> Value:
     """A vector of zeros of float32 or int32."""
-    return splat(kind, f32(0.0) if "float" in kind else "0")
+    return splat(kind, f32(0.0) if kind.is_float else "0")
 
 
 def greatest_divisor(value: int, most: int) -> int:

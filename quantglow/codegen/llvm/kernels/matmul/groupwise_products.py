@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, WidenedDot
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
@@ -25,6 +25,7 @@ from quantglow.codegen.llvm.kernels.matmul.groupwise_panels import (
 )
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
+from quantglow.codegen.llvm.values import FLOAT, I8, I32, Operand, Type, Value, f32, splat, vector
 from quantglow.ir.ops import GroupedMatMul, QuantizeRows
 from quantglow.ir.ops.groupwise import GREATEST_FLOAT, LARGEST, SUM_NBYTES, group_nbytes
 from quantglow.ir.program.program import Compute
@@ -72,8 +73,8 @@ class RowQuantizer:
         return self.target.f32_lanes
 
     @property
-    def ints(self) -> str:
-        return vector(self.lanes, "i32")
+    def ints(self) -> Type:
+        return vector(self.lanes, I32)
 
     def call(self) -> KernelCall:
         work = float(likely(self.rows) * self.depth)
@@ -96,19 +97,19 @@ class RowQuantizer:
         if whole < self.groups:
             self.one_group(str(whole), self.depth - whole * self.group, x, out)
 
-    def one_group(self, group: Value, length: int, x: Value, out: Value) -> None:
+    def one_group(self, group: Operand, length: int, x: Value, out: Value) -> None:
         """Codes, their negative sum and the scale of the first elements of a group."""
         b = self.b
         at_x = b.at(x, b.mul(group, 4 * self.group))
         at_codes = b.at(out, b.mul(group, group_nbytes(self.group)))
         largest = self.largest(at_x, length)
-        factor = b.op("fdiv", "float", f32(float(LARGEST)), largest)
+        factor = b.op("fdiv", FLOAT, f32(float(LARGEST)), largest)
         factor = vectors.number_or_less(b, 1, factor, float(GREATEST_FLOAT))
-        total = self.codes(at_x, at_codes, b.broadcast(self.lanes, "float", factor), length)
+        total = self.codes(at_x, at_codes, b.broadcast(self.lanes, FLOAT, factor), length)
         at_sum = b.at(at_codes, self.group)
-        b.store("i32", total, at_sum)
-        scale = b.op("fdiv", "float", largest, f32(float(LARGEST)))
-        b.store("float", scale, b.at(at_sum, SUM_NBYTES))
+        b.store(I32, total, at_sum)
+        scale = b.op("fdiv", FLOAT, largest, f32(float(LARGEST)))
+        b.store(FLOAT, scale, b.at(at_sum, SUM_NBYTES))
 
     # -- the largest magnitude
 
@@ -122,23 +123,23 @@ class RowQuantizer:
             (largest,) = b.end_loop(loop, [self.greater(loop.carried[0], at, self.lanes)])
         if remainder := length % self.lanes:
             largest = self.greater(largest, b.at(x, 4 * whole * self.lanes), remainder)
-        name = f"llvm.vector.reduce.smax.{vectors.suffix(self.lanes, 'i32')}"
-        return vectors.from_bits(b, 1, b.call(name, "i32", (self.ints, largest)))
+        name = f"llvm.vector.reduce.smax.{vector(self.lanes, I32).suffix}"
+        return vectors.from_bits(b, 1, b.call(name, I32, (self.ints, largest)))
 
     def greater(self, largest: Value, x: Value, count: int) -> Value:
         """The greater of magnitudes, as integers."""
         b, kind = self.b, self.ints
-        magnitude = b.op("and", kind, self.loaded("i32", x, count), splat(kind, str(0x7FFFFFFF)))
-        name = f"llvm.smax.{vectors.suffix(self.lanes, 'i32')}"
+        magnitude = b.op("and", kind, self.loaded(I32, x, count), splat(kind, str(0x7FFFFFFF)))
+        name = f"llvm.smax.{vector(self.lanes, I32).suffix}"
         return b.call(name, kind, (kind, largest), (kind, magnitude))
 
-    def loaded(self, element: str, x: Value, count: int) -> Value:
+    def loaded(self, element: Type, x: Value, count: int) -> Value:
         """The first elements of a vector, then zeros."""
         b, lanes, kind = self.b, self.lanes, vector(self.lanes, element)
         value = load_partial(b, self.target, element, lanes, count, x)
         if count == lanes:
             return value
-        zero = splat(kind, "0" if element == "i32" else f32(0.0))
+        zero = splat(kind, "0" if element == I32 else f32(0.0))
         return b.shuffle(kind, value, zero, [i if i < count else lanes + i for i in range(lanes)])
 
     # -- codes
@@ -156,14 +157,14 @@ class RowQuantizer:
             if start < length:
                 sums = self.vector(b.at(x, 4 * start), at, factors, sums, length - start)
             else:
-                b.store(vector(lanes, "i8"), splat(vector(lanes, "i8"), "0"), at)
+                b.store(vector(lanes, I8), splat(vector(lanes, I8), "0"), at)
         return self.negative(sums)
 
     def vector(self, x: Value, out: Value, factors: Value, sums: Value, count: int) -> Value:
         """Write the codes of a vector; the sums continued by them."""
-        b, lanes, kind = self.b, self.lanes, vector(self.lanes, "float")
-        steps = b.op("fmul", kind, self.loaded("float", x, count), factors)
-        bytes_kind = vector(lanes, "i8")
+        b, lanes, kind = self.b, self.lanes, vector(self.lanes, FLOAT)
+        steps = b.op("fmul", kind, self.loaded(FLOAT, x, count), factors)
+        bytes_kind = vector(lanes, I8)
         codes = b.cast(
             "trunc", self.ints, self.target.isa.round_to_int(b, lanes, steps), bytes_kind
         )
@@ -171,8 +172,8 @@ class RowQuantizer:
         return b.op("add", self.ints, sums, b.cast("sext", bytes_kind, codes, self.ints))
 
     def negative(self, sums: Value) -> Value:
-        name = f"llvm.vector.reduce.add.{vectors.suffix(self.lanes, 'i32')}"
-        return self.b.op("sub", "i32", "0", self.b.call(name, "i32", (self.ints, sums)))
+        name = f"llvm.vector.reduce.add.{vector(self.lanes, I32).suffix}"
+        return self.b.op("sub", I32, "0", self.b.call(name, I32, (self.ints, sums)))
 
 
 class FloatProduct(GroupedProduct):
@@ -201,7 +202,7 @@ class FloatProduct(GroupedProduct):
         pairs = zip(totals, terms, strict=True)
         return [self.b.op("fadd", self.floats, *pair) for pair in pairs]
 
-    def group_terms(self, rows: int, group: Value, x: Value, length: int) -> list[Value]:
+    def group_terms(self, rows: int, group: Operand, x: Value, length: int) -> list[Value]:
         """The sums of the first products of a group times its scales."""
         b, layout = self.b, self.layout
         at_group = b.at(self.weights, b.mul(group, layout.group_nbytes))
@@ -224,7 +225,7 @@ class FloatProduct(GroupedProduct):
             for i, total in enumerate(sums)
         ]
 
-    def int_points(self, group: Value) -> list[Value]:
+    def int_points(self, group: Operand) -> list[Value]:
         """Zero points of the panel as int32."""
         if self.op.zero_points is not None:
             return self.zero_points(group)
@@ -317,7 +318,7 @@ class IntegerProduct(GroupedProduct):
             totals = [b.load(self.floats, room, align=16) for room in self.memory[:count]]
         self.finish(rows, totals, out)
 
-    def group_terms(self, rows: int, group: Value, x: Value) -> Iterator[Value]:
+    def group_terms(self, rows: int, group: Operand, x: Value) -> Iterator[Value]:
         """The sums of a group times both scales: for each row, for each vector.
 
         Each is added where it is computed, before the next one needs a register.
@@ -330,21 +331,21 @@ class IntegerProduct(GroupedProduct):
         waiting, scales = iter(sums), self.scales(at_w)
         at_scale = b.at(at_x, layout.group + SUM_NBYTES)
         for row in range(rows):
-            row_scale = b.load("float", b.at(at_scale, row * self.x_stride))
-            spread = b.broadcast(self.lanes, "float", row_scale)
+            row_scale = b.load(FLOAT, b.at(at_scale, row * self.x_stride))
+            spread = b.broadcast(self.lanes, FLOAT, row_scale)
             for scale in scales:
                 real = vectors.int_to_float(b, self.lanes, next(waiting))
                 both = b.op("fmul", self.floats, spread, scale)
                 yield b.op("fmul", self.floats, real, both)
 
-    def initial(self, rows: int, group: Value, sums: Value) -> list[Value]:
+    def initial(self, rows: int, group: Operand, sums: Value) -> list[Value]:
         """The zero point times the negative sum of a group, from the address of the first row's."""
         b = self.b
         corrections: list[Value] = []
         points = [] if self.op.zero_points is None else self.zero_points(group)
         for row in range(rows):
-            negative = b.load("i32", b.at(sums, row * self.x_stride), align=1)
-            total = b.broadcast(self.lanes, "i32", negative)
+            negative = b.load(I32, b.at(sums, row * self.x_stride), align=1)
+            total = b.broadcast(self.lanes, I32, negative)
             if points:
                 corrections += [b.op("mul", self.ints, total, point) for point in points]
             else:

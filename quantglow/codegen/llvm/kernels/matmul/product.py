@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Choice, StepCost
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
@@ -13,6 +13,7 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, candidates
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import I1, TRUE, Type, Value
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import View
 from quantglow.ir.symbolic.size import careful, is_free, likely
@@ -166,7 +167,7 @@ class Product:
             return self.b.at(pointer, columns.start * nbytes)
         return self.b.at(pointer, self.b.mul(columns.start, nbytes))
 
-    def load(self, element: str, columns: Columns, pointer: Value) -> Value:
+    def load(self, element: Type, columns: Columns, pointer: Value) -> Value:
         """A vector of columns; ``pointer`` is that of the first."""
         return load_partial(self.b, self.target, element, self.lanes, columns.count, pointer)
 
@@ -217,7 +218,7 @@ class Product:
             self.all_rows(at, self.vectors_of(last_width))
             return
         last = b.compare("eq", b.index, panel, str(self.panels - 1))
-        with b.when(b.op("xor", "i1", last, "true")):
+        with b.when(b.op("xor", I1, last, "true")):
             self.all_rows(at, self.vectors_of(width))
         with b.when(last):
             self.all_rows(at, self.vectors_of(last_width))
@@ -237,12 +238,12 @@ class Product:
         for whole in range(self.panel):
             begin = before_last
             if whole < len(beyond):
-                is_case = b.op("xor", "i1", beyond[whole], "true")
+                is_case = b.op("xor", I1, beyond[whole], "true")
             else:
-                is_case, most = "true", str(whole * lanes)
+                is_case, most = TRUE, str(whole * lanes)
                 begin = b.select(b.index, b.compare("slt", b.index, begin, most), begin, most)
             if whole:
-                is_case = b.op("and", "i1", is_case, beyond[whole - 1])
+                is_case = b.op("and", I1, is_case, beyond[whole - 1])
             with b.when(is_case):
                 self.all_rows(at, [*self.vectors_of(whole * lanes), Columns(begin, lanes)])
 

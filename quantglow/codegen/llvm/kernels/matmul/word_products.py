@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import Value, f32, splat, vector
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns, Product
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Operand, Value, f32, splat, vector
 from quantglow.ir.program.program import View
 from quantglow.ir.symbolic.size import is_free, likely, surely_divides
 from quantglow.ir.types import DType
@@ -31,12 +31,12 @@ class IntegerProduct(Product):
             if nbytes > bound:
                 raise AssertionError("the hint is within the bound")
             nbytes = bound
-        return self.b.emit(f"alloca [{nbytes} x i8], align 64")
+        return self.b.allocate(nbytes, 64)
 
     def scaled(self, total: Value) -> Value:
         """The sum in reals, or rounded to the result's integers in its element type."""
         b, op = self.b, self.op
-        kind = vector(self.lanes, "float")
+        kind = vector(self.lanes, FLOAT)
         real = vectors.int_to_float(b, self.lanes, total)
         steps = b.op("fmul", kind, real, splat(kind, f32(float(op.accumulator_scale()))))
         if op.out is None:
@@ -101,10 +101,10 @@ class WordProduct(IntegerProduct):
                 self.pack_pair(str(last), b.at(y, 2 * last * step), None, panel)
 
     def pack_pair(
-        self, pair: Value, upper: Value, lower: Value | None, panel: Sequence[Columns]
+        self, pair: Operand, upper: Value, lower: Value | None, panel: Sequence[Columns]
     ) -> None:
         b, lanes = self.b, self.lanes
-        halves, whole = vector(lanes, "i16"), vector(2 * lanes, "i16")
+        halves, whole = vector(lanes, I16), vector(2 * lanes, I16)
         order = [lane // 2 + lane % 2 * lanes for lane in range(2 * lanes)]
         row = b.at(self.packed, b.mul(pair, len(panel) * self.target.vector_nbytes))
         for position, columns in enumerate(panel):
@@ -120,10 +120,10 @@ class WordProduct(IntegerProduct):
         """A vector of integers, centered, in 16 bits."""
         b, dtype = self.b, view.type.dtype
         wide = load_partial(b, self.target, ELEMENTS[dtype], self.lanes, count, pointer)
-        kind = vector(self.lanes, "i16")
+        kind = vector(self.lanes, I16)
         if dtype is not DType.I16:
             extend = "sext" if dtype is DType.I8 else "zext"
-            wide = b.cast(extend, vector(self.lanes, "i8"), wide, kind)
+            wide = b.cast(extend, vector(self.lanes, I8), wide, kind)
         zero_point = view.type.params.zero_point
         return b.op("sub", kind, wide, splat(kind, str(zero_point))) if zero_point else wide
 
@@ -136,15 +136,15 @@ class WordProduct(IntegerProduct):
             whole = self.depth - self.depth % lanes
             with b.loop(0, whole, lanes) as index:
                 words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
-                b.store(vector(lanes, "i16"), words, b.at(target, b.mul(index, 2)))
+                b.store(vector(lanes, I16), words, b.at(target, b.mul(index, 2)))
             remainder: int | Value = self.depth - whole
             if is_free(remainder):
                 whole, remainder = self.free_remainder(self.depth - whole)
             if whole != self.depth:
                 words = self.words(b.at(source, whole * itemsize), remainder, self.x)
-                b.store(vector(lanes, "i16"), words, b.at(target, 2 * whole))
+                b.store(vector(lanes, I16), words, b.at(target, 2 * whole))
             if not surely_divides(2, self.depth):
-                b.store("i16", "0", b.at(target, 2 * self.depth))
+                b.store(I16, "0", b.at(target, 2 * self.depth))
 
     def free_remainder(self, remainder: int) -> tuple[int, int | Value]:
         """The beginning of a row's last vector, and its elements: as many as a vector has, or the
@@ -158,7 +158,7 @@ class WordProduct(IntegerProduct):
     def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, lanes = self.b, self.lanes
         self.centre_rows(rows, x)
-        kind, words = vector(lanes, "i32"), vector(2 * lanes, "i16")
+        kind, words = vector(lanes, I32), vector(2 * lanes, I16)
         loop = b.begin_loop(self.pairs, [(kind, splat(kind, "0"))] * (rows * len(panel)))
         nbytes = self.target.vector_nbytes
         at_y = b.at(self.packed, b.mul(loop.index, len(panel) * nbytes))
@@ -166,8 +166,8 @@ class WordProduct(IntegerProduct):
         at_x = b.at(self.centred, b.mul(loop.index, 4))
         sums: list[Value] = []
         for row in range(rows):
-            pair = b.load("i32", self.row_at(at_x, row, self.row_nbytes), align=2)
-            left = b.cast("bitcast", kind, b.broadcast(lanes, "i32", pair), words)
+            pair = b.load(I32, self.row_at(at_x, row, self.row_nbytes), align=2)
+            left = b.cast("bitcast", kind, b.broadcast(lanes, I32, pair), words)
             for pairs in right:
                 products = self.target.isa.word_products(b, left, pairs)
                 sums.append(b.op("add", kind, loop.carried[len(sums)], products))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.vector import vectors
@@ -19,6 +19,7 @@ from quantglow.codegen.llvm.kernels.vector.access import (
 from quantglow.codegen.llvm.kernels.vector.loops import Fold, fold_row
 from quantglow.codegen.llvm.kernels.vector.math_functions import literal
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece, pieces
+from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I32, Type, Value, f32, splat, vector
 from quantglow.ir.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.program.program import View
 from quantglow.ir.symbolic.size import is_free, likely
@@ -130,7 +131,7 @@ class ReduceKernel:
             self.block_of(at_y, at_x, short)
         else:
             last = b.compare("eq", b.index, block, str(self.blocks - 1))
-            with b.when(b.op("xor", "i1", last, "true")):
+            with b.when(b.op("xor", I1, last, "true")):
                 self.block_of(at_y, at_x, self.block)
             with b.when(last):
                 self.block_of(at_y, at_x, short)
@@ -141,7 +142,7 @@ class ReduceKernel:
         is_whole = b.compare("slt", b.index, block, str(self.inner // self.block))
         with b.when(is_whole):
             self.block_of(y, x, self.block)
-        with b.when(b.op("xor", "i1", is_whole, "true")):
+        with b.when(b.op("xor", I1, is_whole, "true")):
             remainder = self.inner % self.block
             for width in sorted({self.lanes, min(SHORT, self.lanes), 1}, reverse=True):
                 end = remainder - remainder % width
@@ -185,14 +186,14 @@ class ReduceKernel:
 
     # -- arithmetic
 
-    def kind(self, lanes: int) -> str:
+    def kind(self, lanes: int) -> Type:
         if self.sums and not self.dtype.is_float:
-            return vector(lanes, "i32")
+            return vector(lanes, I32)
         return vector(lanes, ELEMENTS[self.dtype])
 
     def start(self, lanes: int) -> Value:
         kind = self.kind(lanes)
-        return splat(kind, vectors.literal("float" if "float" in kind else "i32", self._neutral()))
+        return splat(kind, vectors.literal(kind.element, self._neutral()))
 
     def _neutral(self) -> float | int:
         if self.sums:
@@ -220,7 +221,7 @@ class ReduceKernel:
         op, b = self.op, self.b
         if not isinstance(op, ReduceMean):
             return total
-        kind = vector(lanes, "float")
+        kind = vector(lanes, FLOAT)
         if op.out is None:
             return b.op("fdiv", kind, total, self._count(op, lanes))
         centred = self._centred(op, lanes, total)
@@ -232,9 +233,9 @@ class ReduceKernel:
     def _count(self, op: ReduceMean, lanes: int) -> Value:
         """Elements of a mean."""
         if not is_free(op.count):
-            return splat(vector(lanes, "float"), f32(op.count))
-        count = self.b.cast("sitofp", self.b.index, str(op.count), "float")
-        return self.b.broadcast(lanes, "float", count)
+            return splat(vector(lanes, FLOAT), f32(op.count))
+        count = self.b.cast("sitofp", self.b.index, str(op.count), FLOAT)
+        return self.b.broadcast(lanes, FLOAT, count)
 
     def _centred(self, op: ReduceMean, lanes: int, total: Value) -> Value:
         """A sum without the zero points in it."""
@@ -242,17 +243,17 @@ class ReduceKernel:
         if not is_free(zero_points):
             return vectors.centre(b, lanes, total, zero_points)
         narrow = b.as_int(str(zero_points))
-        return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, "i32", narrow))
+        return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, I32, narrow))
 
     def _scale(self, op: ReduceMean, lanes: int) -> Value:
         """``ReduceMean.output_scale``; of a free count computed in its order."""
         if not is_free(op.count):
-            return splat(vector(lanes, "float"), f32(float(op.output_scale())))
+            return splat(vector(lanes, FLOAT), f32(float(op.output_scale())))
         b, scale, step = self.b, op.x.type.params.scale, op.type.params.scale
-        count = b.cast("sitofp", b.index, str(op.count), "double")
-        divisor = b.op("fmul", "double", literal("double", step), count)
-        ratio = b.op("fdiv", "double", literal("double", scale), divisor)
-        return b.broadcast(lanes, "float", b.cast("fptrunc", "double", ratio, "float"))
+        count = b.cast("sitofp", b.index, str(op.count), DOUBLE)
+        divisor = b.op("fmul", DOUBLE, literal(DOUBLE, step), count)
+        ratio = b.op("fdiv", DOUBLE, literal(DOUBLE, scale), divisor)
+        return b.broadcast(lanes, FLOAT, b.cast("fptrunc", DOUBLE, ratio, FLOAT))
 
     def store(
         self, pointer: Value, stride: int, group: Sequence[Piece], values: Sequence[Value]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.reduce.pool_windows import (
@@ -28,6 +28,18 @@ from quantglow.codegen.llvm.kernels.vector.access import (
 )
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import (
+    ABSENT,
+    FLOAT,
+    I1,
+    I32,
+    PTR,
+    Type,
+    Value,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.ops import AveragePool, MaxPool
 from quantglow.ir.program.program import Compute, View
 from quantglow.ir.symbolic.size import is_free, likely, surely_equal
@@ -120,13 +132,13 @@ class _Pool:
                 with b.when(within):
                     self.row(y_row, x_image, row)
             if not surely_equal((top, bottom), (0, oh)):
-                with b.when(b.op("xor", "i1", within, "true")):
+                with b.when(b.op("xor", I1, within, "true")):
                     self.border(y_row, x_image, row, 0, self.pool.type.shape[2])
 
     def _within(self, row: Value, top: int, bottom: int) -> Value:
         b = self.b
         below = b.compare("sge", b.index, row, str(top))
-        return b.op("and", "i1", below, b.compare("slt", b.index, row, str(bottom)))
+        return b.op("and", I1, below, b.compare("slt", b.index, row, str(bottom)))
 
     def row(self, y: Value, image: Value, row: Value) -> None:
         """A row whose windows need no padding above or below."""
@@ -194,7 +206,7 @@ class _Pool:
         def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
             values = []
             for piece in group:
-                total = ""
+                total: Value = ABSENT
                 for ky in range(self.pool.kernel[0]):
                     for kx in range(self.pool.kernel[1]):
                         tap = self._inner_tap(at[1], ky, kx)
@@ -248,23 +260,22 @@ class _Pool:
         """The address of a tap, or of the padding; both have the stride of the channels."""
         b, windows = self.b, self.windows
         down, across = windows.tap(0, rows, ky), windows.tap(1, columns, kx)
-        valid = b.op("and", "i1", windows.is_inside(0, down), windows.is_inside(1, across))
+        valid = b.op("and", I1, windows.is_inside(0, down), windows.is_inside(1, across))
         inside = b.at(b.at(at[1], windows.offset(0, down)), windows.offset(1, across))
-        pointer = b.emit(f"select i1 {valid}, ptr {inside}, ptr {at[2]}")
+        pointer = b.choose(PTR, valid, inside, at[2])
         # A single channel may have any stride; it is never multiplied.
         return pointer, channels.strides[2]
 
     # -- arithmetic
 
-    def _kind(self, lanes: int) -> str:
+    def _kind(self, lanes: int) -> Type:
         if self.averages and not self.dtype.is_float:
-            return vector(lanes, "i32")
+            return vector(lanes, I32)
         return vector(lanes, ELEMENTS[self.dtype])
 
     def _start(self, lanes: int) -> Value:
         kind = self._kind(lanes)
-        element = "float" if "float" in kind else "i32"
-        return splat(kind, vectors.literal(element, self.compile_time.padding))
+        return splat(kind, vectors.literal(kind.element, self.compile_time.padding))
 
     def load(self, pointer: Value, stride: int, piece: Piece) -> Value:
         if self.averages:
@@ -301,10 +312,10 @@ class _Pool:
     def average(self, lanes: int, total: Value, position: Position | None) -> Value:
         pool, b = self.pool, self.b
         assert isinstance(pool, AveragePool)
-        kind = vector(lanes, "float")
+        kind = vector(lanes, FLOAT)
         if pool.out is None:
             return b.op("fdiv", kind, total, self._scale(lanes, position))
-        ints = vector(lanes, "i32")
+        ints = vector(lanes, I32)
         centred = b.op("sub", ints, total, self._correction(lanes, position))
         real = vectors.int_to_float(b, lanes, centred)
         steps = b.op("fmul", kind, real, self._scale(lanes, position))
@@ -315,13 +326,13 @@ class _Pool:
     def _scale(self, lanes: int, position: Position | None) -> Value:
         """The divisor or multiplier of a window."""
         if position is not None:
-            return self.b.broadcast(lanes, "float", self.windows.scale(position))
+            return self.b.broadcast(lanes, FLOAT, self.windows.scale(position))
         assert isinstance(self.pool, AveragePool)
-        return splat(vector(lanes, "float"), f32(full_scale(self.pool)))
+        return splat(vector(lanes, FLOAT), f32(full_scale(self.pool)))
 
     def _correction(self, lanes: int, position: Position | None) -> Value:
         """The zero points within a sum."""
         if position is not None:
-            return self.b.broadcast(lanes, "i32", self.windows.correction(position))
+            return self.b.broadcast(lanes, I32, self.windows.correction(position))
         zero_points = math.prod(self.pool.kernel) * self.pool.x.type.params.zero_point
-        return splat(vector(lanes, "i32"), str(zero_points))
+        return splat(vector(lanes, I32), str(zero_points))

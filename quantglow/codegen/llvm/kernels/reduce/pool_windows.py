@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernels.vector.math_functions import literal
+from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I32, Type, Value
 from quantglow.ir.ops import AveragePool, MaxPool
 from quantglow.ir.symbolic.size import is_free, maximum, minimum
 from quantglow.support.arrays import Array
@@ -32,7 +33,7 @@ class PoolTables:
 
     pool: MaxPool | AveragePool
     pitches: tuple[int, int]
-    index: str
+    index: Type
 
     @property
     def outside(self) -> int:
@@ -175,10 +176,10 @@ class TabledWindows(Windows):
         return (self.b.add(self.b.mul(row, self.tables.pool.type.shape[2]), column),)
 
     def scale(self, position: Position) -> Value:
-        return self.b.load("float", self._entry(3, position), align=4)
+        return self.b.load(FLOAT, self._entry(3, position), align=4)
 
     def correction(self, position: Position) -> Value:
-        return self.b.load("i32", self._entry(4, position), align=4)
+        return self.b.load(I32, self._entry(4, position), align=4)
 
     def _entry(self, table: int, position: Position) -> Value:
         return self.b.at(self.pointers[table], self.b.mul(position[0], 4))
@@ -227,11 +228,11 @@ class FreeWindows(Windows):
         assert isinstance(pool, AveragePool)
         elements = self._limit("smax", self._elements(position, pool.count_include_pad), 1)
         if pool.out is None:
-            return b.cast("sitofp", b.index, elements, "float")
-        divisor = b.cast("sitofp", b.index, elements, "double")
-        share = b.op("fdiv", "double", literal("double", 1.0), divisor)
-        scale = b.op("fmul", "double", literal("double", pool.step_ratio), share)
-        return b.cast("fptrunc", "double", scale, "float")
+            return b.cast("sitofp", b.index, elements, FLOAT)
+        divisor = b.cast("sitofp", b.index, elements, DOUBLE)
+        share = b.op("fdiv", DOUBLE, literal(DOUBLE, 1.0), divisor)
+        scale = b.op("fmul", DOUBLE, literal(DOUBLE, pool.step_ratio), share)
+        return b.cast("fptrunc", DOUBLE, scale, FLOAT)
 
     def correction(self, position: Position) -> Value:
         zero_point = self.tables.pool.x.type.params.zero_point

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits, first_call
 from quantglow.codegen.llvm.kernels.reduce.middle_axis import ReduceKernel
 from quantglow.codegen.llvm.kernels.vector.access import load_strided
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, pieces
+from quantglow.codegen.llvm.values import I8, I16, Type, Value, splat, vector
 from quantglow.ir.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.program.program import Compute
 from quantglow.ir.symbolic.size import is_free, likely
@@ -98,8 +99,8 @@ class ByteSums(ReduceKernel):
             sums = self._row(group, sums, b.at(at, index * self.step))
         return b.end_times(loop, count, sums)
 
-    def _words(self, piece: Piece) -> str:
-        return vector(piece.lanes, "i16")
+    def _words(self, piece: Piece) -> Type:
+        return vector(piece.lanes, I16)
 
     @property
     def _extension(self) -> str:
@@ -109,8 +110,8 @@ class ByteSums(ReduceKernel):
         """Add one row of bytes."""
         b, new_sums = self.b, []
         for piece, total in zip(group, sums, strict=True):
-            octets = load_strided(b, "i8", 1, row, 1, piece)
-            words = b.cast(self._extension, vector(piece.lanes, "i8"), octets, self._words(piece))
+            octets = load_strided(b, I8, 1, row, 1, piece)
+            words = b.cast(self._extension, vector(piece.lanes, I8), octets, self._words(piece))
             new_sums.append(b.op("add", self._words(piece), total, words))
         return new_sums
 
@@ -138,7 +139,7 @@ class ByteSums(ReduceKernel):
         """``width`` lanes of a total from lane ``first``."""
         kind = self.kind(piece.lanes)
         if width == 1:
-            return self.b.emit(f"extractelement {kind} {total}, i32 {first}")
+            return self.b.extract(total, first)
         return self.b.shuffle(kind, total, "poison", range(first, first + width))
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_lanes, load_strided, store_results
 from quantglow.codegen.llvm.kernels.vector.loops import Axis, Body, Fold, Nest, emit_row, fold_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.codegen.llvm.values import FLOAT, I1, I8, I32, PTR, Value, f32, splat, vector
 from quantglow.ir.ops import Softmax
 from quantglow.ir.program.program import Compute, View
 from quantglow.ir.symbolic.expression import LARGEST
@@ -77,9 +78,9 @@ class _Softmax:
     def table_of_length(self, tables: Value) -> Value:
         """The table for the number of bits of a length that is free."""
         kind = self.b.index
-        length = ((kind, str(self.columns)), ("i1", "true"))
+        length = ((kind, str(self.columns)), (I1, "true"))
         zeros = self.b.call(f"llvm.ctlz.{kind}", kind, *length)
-        bits = self.b.op("sub", kind, kind[1:], zeros)
+        bits = self.b.op("sub", kind, str(kind.nbits), zeros)
         return self.b.at(tables, self.b.mul(bits, 4 * 256))
 
     def largest(self, x: Value) -> Value:
@@ -109,7 +110,7 @@ class _Softmax:
         """Powers come from the table, twice: for the sum, and for the shares."""
         b, out = self.b, self.op.out
         assert out is not None
-        top = vectors.widen(b, 1, "i8", largest, self.dtype is DType.I8)
+        top = vectors.widen(b, 1, I8, largest, self.dtype is DType.I8)
 
         def power(index: Value | int, piece: Piece) -> Value:
             return self.power(self._at(x, index, 1), piece, top, table)
@@ -128,16 +129,17 @@ class _Softmax:
     def power(self, x: Value, piece: Piece, top: Value, table: Value) -> Value:
         """``table[max - x]`` as int32 lanes."""
         b, lanes = self.b, piece.lanes
-        kind = vector(lanes, "i32")
+        kind = vector(lanes, I32)
         value = load_lanes(b, self.dtype, x, 1, piece)
-        index = b.op("sub", kind, b.broadcast(lanes, "i32", top), value)
+        index = b.op("sub", kind, b.broadcast(lanes, I32, top), value)
         if lanes == 1:
-            wide = b.as_index("i32", index, "zext")
-            return b.load("i32", b.at(table, b.mul(wide, 4)))
+            wide = b.as_index(I32, index, "zext")
+            return b.load(I32, b.at(table, b.mul(wide, 4)))
         # Lanes of a tail that are not active hold zero, whose distance may be negative.
         index = b.op("and", kind, index, splat(kind, "255"))
-        pointers = b.emit(f"getelementptr i32, ptr {table}, {kind} {index}")
-        mask = f"<{lanes} x i1>"
+        addresses = f"getelementptr i32, ptr {table}, {kind} {index}"
+        pointers = b.emit(vector(lanes, PTR), addresses)
+        mask = vector(lanes, I1)
         arguments = ((f"<{lanes} x ptr> align 4", pointers), (mask, splat(mask, "true")))
         name = f"llvm.masked.gather.v{lanes}i32.v{lanes}p0"
         return b.call(name, kind, *arguments, (kind, "zeroinitializer"))
@@ -146,9 +148,9 @@ class _Softmax:
         """``saturate(power / total / step)``"""
         b, op = self.b, self.op
         assert op.out is not None
-        kind = vector(lanes, "float")
+        kind = vector(lanes, FLOAT)
         real = vectors.int_to_float(b, lanes, power)
-        share = b.op("fdiv", kind, real, b.broadcast(lanes, "float", total))
+        share = b.op("fdiv", kind, real, b.broadcast(lanes, FLOAT, total))
         steps = b.op("fmul", kind, share, splat(kind, f32(float(op.inverse_step()))))
         zero_point = op.type.params.zero_point
         return vectors.quantize_steps(
@@ -159,11 +161,11 @@ class _Softmax:
         b = self.b
 
         def combine(lanes: int, a: Value, c: Value) -> Value:
-            return b.op("add", vector(lanes, "i32"), a, c)
+            return b.op("add", vector(lanes, I32), a, c)
 
         fold = Fold(
-            lambda lanes: vector(lanes, "i32"),
-            lambda lanes: splat(vector(lanes, "i32"), "0"),
+            lambda lanes: vector(lanes, I32),
+            lambda lanes: splat(vector(lanes, I32), "0"),
             combine,
             load,
         )

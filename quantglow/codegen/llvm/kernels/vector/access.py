@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, load, store
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    Type,
+    Value,
+    poison,
+    splat,
+    vector,
+    zero,
+)
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
 
-ELEMENT_NBYTES = {"i8": 1, "i16": 2, "i32": 4, "float": 4}
+ELEMENT_NBYTES = {I8: 1, I16: 2, I32: 4, FLOAT: 4}
 
 
 def load_partial(
-    b: Builder, target: Target, element: str, lanes: int, valid: int | Value, pointer: Value
+    b: Builder, target: Target, element: Type, lanes: int, valid: int | Value, pointer: Value
 ) -> Value:
     """A vector whose first ``valid`` lanes (or those of a mask) come from memory; no other byte is
     read."""
     if isinstance(valid, str) or valid == lanes or target.isa.has_masks:
         return load(b, element, Piece(0, lanes, valid), pointer)
-    result = "poison"
+    result: Value = poison(vector(lanes, element))
     for start, length in _powers(valid):
         part = b.load(vector(length, element), b.at(pointer, start * ELEMENT_NBYTES[element]))
         result = _insert(b, element, lanes, result, part, start, length)
@@ -32,7 +44,7 @@ def load_partial(
 def store_partial(
     b: Builder,
     target: Target,
-    element: str,
+    element: Type,
     lanes: int,
     valid: int | Value,
     value: Value,
@@ -54,19 +66,19 @@ def store_partial(
     kind = vector(lanes, element)
     for start, length in _powers(valid):
         if length == 1:
-            part = b.emit(f"extractelement {kind} {value}, i32 {start}")
+            part = b.extract(value, start)
         else:
             part = b.shuffle(kind, value, "poison", range(start, start + length))
         b.store(vector(length, element), part, b.at(pointer, start * ELEMENT_NBYTES[element]))
 
 
 def _insert(
-    b: Builder, element: str, lanes: int, base: Value, part: Value, start: int, length: int
+    b: Builder, element: Type, lanes: int, base: Value, part: Value, start: int, length: int
 ) -> Value:
     """``base`` with lanes from ``start`` replaced by ``part``."""
     kind = vector(lanes, element)
     if length == 1:
-        return b.emit(f"insertelement {kind} {base}, {element} {part}, i32 {start}")
+        return b.insert(base, part, start)
     wide = b.shuffle(vector(length, element), part, "poison", [i % length for i in range(lanes)])
     inside = [lanes + i if start <= i < start + length else i for i in range(lanes)]
     return b.shuffle(kind, base, wide, inside)
@@ -82,7 +94,7 @@ def _powers(count: int) -> Iterator[tuple[int, int]]:
 
 
 def load_strided(
-    b: Builder, element: str, itemsize: int, pointer: Value, stride: int, piece: Piece
+    b: Builder, element: Type, itemsize: int, pointer: Value, stride: int, piece: Piece
 ) -> Value:
     """Lanes ``pointer + (start + i) * stride``; nothing beyond the active lanes is read."""
     if stride == itemsize:
@@ -96,14 +108,14 @@ def load_strided(
     steps = (2 * itemsize, 3 * itemsize, 4 * itemsize)
     if not is_free(stride) and stride in steps and piece.active == piece.lanes:
         return _picked(b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece)
-    kind, value = vector(piece.lanes, element), "zeroinitializer"
+    value: Value = zero(vector(piece.lanes, element))
     for lane in range(piece.count):
         scalar = b.load(element, b.at(pointer, (piece.start + lane) * stride))
-        value = b.emit(f"insertelement {kind} {value}, {element} {scalar}, i32 {lane}")
+        value = b.insert(value, scalar, lane)
     return value
 
 
-def _reversed(b: Builder, element: str, pointer: Value, itemsize: int, piece: Piece) -> Value:
+def _reversed(b: Builder, element: Type, pointer: Value, itemsize: int, piece: Piece) -> Value:
     """The elements from ``pointer`` backwards."""
     last = piece.count - 1
     raw = vectors.load(b, element, replace(piece, start=0), b.at(pointer, -last * itemsize))
@@ -111,7 +123,7 @@ def _reversed(b: Builder, element: str, pointer: Value, itemsize: int, piece: Pi
     return b.shuffle(vector(piece.lanes, element), raw, "poison", order)
 
 
-def _picked(b: Builder, element: str, pointer: Value, step: int, piece: Piece) -> Value:
+def _picked(b: Builder, element: Type, pointer: Value, step: int, piece: Piece) -> Value:
     """Every ``step``-th of the elements from ``pointer``, without reading past the last one."""
     width = (piece.lanes - 1) * step + 1
     kind = vector(width, element)
@@ -119,15 +131,20 @@ def _picked(b: Builder, element: str, pointer: Value, step: int, piece: Piece) -
 
 
 def store_strided(
-    b: Builder, element: str, itemsize: int, pointer: Value, stride: int, piece: Piece, value: Value
+    b: Builder,
+    element: Type,
+    itemsize: int,
+    pointer: Value,
+    stride: int,
+    piece: Piece,
+    value: Value,
 ) -> None:
     """Write the active lanes to ``pointer + (start + i) * stride``."""
     if stride == itemsize or piece.lanes == 1:
         vectors.store(b, element, piece, value, b.at(pointer, piece.start * stride))
         return
-    kind = vector(piece.lanes, element)
     for lane in range(piece.count):
-        scalar = b.emit(f"extractelement {kind} {value}, i32 {lane}")
+        scalar = b.extract(value, lane)
         b.store(element, scalar, b.at(pointer, (piece.start + lane) * stride))
 
 
@@ -145,7 +162,7 @@ def store_results(
     full = all(p.active == p.lanes == target.f32_lanes for p in group)
     if dtype.nbytes == 1 and full and len(group) == 4 and stride == 1:
         packed = vectors.pack_bytes(b, target, values, dtype is DType.I8)
-        b.store(vector(target.vector_nbytes, "i8"), packed, b.at(pointer, group[0].start))
+        b.store(vector(target.vector_nbytes, I8), packed, b.at(pointer, group[0].start))
         return
     element = vectors.ELEMENTS[dtype]
     for piece, value in zip(group, values, strict=True):
@@ -168,24 +185,24 @@ def load_kind(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piec
     """``load_lanes``, but of bool the bits: any byte other than 0 is true."""
     if dtype is not DType.BOOL:
         return load_lanes(b, dtype, pointer, stride, piece)
-    raw = load_strided(b, "i8", 1, pointer, stride, piece)
-    kind = vector(piece.lanes, "i8")
+    raw = load_strided(b, I8, 1, pointer, stride, piece)
+    kind = vector(piece.lanes, I8)
     return b.compare("ne", kind, raw, splat(kind, "0"))
 
 
-def interleaved(b: Builder, element: str, lanes: int, parts: Sequence[Value]) -> Value:
+def interleaved(b: Builder, element: Type, lanes: int, parts: Sequence[Value]) -> Value:
     """``parts[0][0], parts[1][0], …, parts[0][1], …`` as one vector."""
     if lanes == 1:
-        kind, value = vector(len(parts), element), "poison"
+        value = poison(vector(len(parts), element))
         for index, part in enumerate(parts):
-            value = b.emit(f"insertelement {kind} {value}, {element} {part}, i32 {index}")
+            value = b.insert(value, part, index)
         return value
     joined, width = list(parts), lanes
     count = len(parts)
     while len(joined) > 1:
         kind = vector(width, element)
         if len(joined) % 2:
-            joined.append("poison")
+            joined.append(poison(kind))
         pairs = range(0, len(joined), 2)
         joined = [b.shuffle(kind, joined[i], joined[i + 1], range(2 * width)) for i in pairs]
         width *= 2
@@ -193,7 +210,7 @@ def interleaved(b: Builder, element: str, lanes: int, parts: Sequence[Value]) ->
     return b.shuffle(vector(width, element), joined[0], "poison", order)
 
 
-def transposed(b: Builder, element: str, rows: Sequence[Value]) -> list[Value]:
+def transposed(b: Builder, element: Type, rows: Sequence[Value]) -> list[Value]:
     """Rows of a square as its columns: interleaving the halves log2(n) times."""
     count = len(rows)
     kind, half = vector(count, element), count // 2

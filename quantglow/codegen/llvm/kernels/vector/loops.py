@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, narrower, pieces
+from quantglow.codegen.llvm.values import Operand, Type, Value, f32, splat
 from quantglow.ir.program.program import View
 from quantglow.ir.symbolic.size import is_free, likely
 
@@ -111,7 +112,7 @@ class Nest:
         target: Target,
         pointers: Sequence[Value],
         body: Body,
-        items: tuple[Value, Value] = ("%begin", "%end"),
+        items: tuple[Operand, Operand] = ("%begin", "%end"),
     ) -> None:
         """The loops over a range of work items; ``pointers`` are those of the views."""
         if not self.outer:
@@ -129,8 +130,8 @@ class Nest:
         target: Target,
         pointers: Sequence[Value],
         body: Body,
-        begin: Value,
-        end: Value,
+        begin: Operand,
+        end: Operand,
     ) -> None:
         """One row, split into items of ``block`` elements."""
         whole = self.row.size - self.row.size % self.step
@@ -225,7 +226,7 @@ def loops(b: Builder, axes: Sequence[Axis], pointers: Sequence[Value]) -> Iterat
         yield inside
 
 
-def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Value | int) -> list[Value]:
+def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Operand | int) -> list[Value]:
     """Each pointer advanced by ``index`` elements of the axis."""
 
     def offset(stride: int) -> Value | int:
@@ -241,7 +242,7 @@ def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Value | int)
 class Combination:
     """An associative operation on lanes, with its neutral element."""
 
-    kind: Callable[[int], str]
+    kind: Callable[[int], Type]
     neutral: Callable[[int], Value]
     combine: Callable[[int, Value, Value], Value]
 
@@ -359,7 +360,7 @@ def across(b: Builder, fold: Combination, lanes: int, value: Value) -> Value:
     while lanes > 1:
         kind, lanes = fold.kind(lanes), lanes // 2
         if lanes == 1:
-            halves = [b.emit(f"extractelement {kind} {value}, i32 {i}") for i in range(2)]
+            halves = [b.extract(value, i) for i in range(2)]
         else:
             halves = [
                 b.shuffle(kind, value, "poison", range(i * lanes, (i + 1) * lanes))

@@ -10,9 +10,23 @@ import math
 import struct
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector import vectors
+from quantglow.codegen.llvm.values import (
+    ABSENT,
+    DOUBLE,
+    FLOAT,
+    I1,
+    I32,
+    I64,
+    Constant,
+    Type,
+    Value,
+    f32,
+    splat,
+    vector,
+)
 from quantglow.ir.ops.functions import EXP2, LEAST_POWER, LOG2_E, ROUNDING
 
 _LN2_HIGH = 355 / 512
@@ -67,13 +81,13 @@ _SIMPLE_EXPONENTS: dict[float, tuple[int, ...]] = {
 
 def sqrt(b: Builder, lanes: int, x: Value) -> Value:
     """The square root, correctly rounded."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     return b.call(f"llvm.sqrt.{'f32' if lanes == 1 else f'v{lanes}f32'}", kind, (kind, x))
 
 
 def exp(b: Builder, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -105.0, 90.0))
     value = plus(b, kind, tail, 1.0)
     # Two steps, so that results below the normal range lose bits instead of vanishing.
@@ -85,7 +99,7 @@ def exp(b: Builder, lanes: int, x: Value) -> Value:
 
 def logistic(b: Builder, lanes: int, x: Value) -> Value:
     """``1 / (1 + exp(x))``"""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     one, power = splat(kind, f32(1.0)), exp(b, lanes, x)
     return b.op("fdiv", kind, one, b.op("fadd", kind, one, power))
 
@@ -96,7 +110,7 @@ def logistic_above(b: Builder, lanes: int, x: Value) -> Value:
     The power is twice 2^(n-1) (1 + ...): the second factor of ``exp`` is for subnormal results, and
     2^-127, which is 0 here, vanishes beside 1, too.
     """
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     one, high = splat(kind, f32(1.0)), splat(kind, f32(_INFINITE_POWER))
     x = b.select(kind, b.compare("olt", kind, high, x), high, x)
     tail, exponent = _exp_tail(b, lanes, x)
@@ -107,7 +121,7 @@ def logistic_above(b: Builder, lanes: int, x: Value) -> Value:
 
 def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     """``shrinking_power``; where n is -127 its power of two has no bits."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     power, lowest = scaled(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
     shifted = plus(b, kind, power, ROUNDING)
@@ -117,7 +131,7 @@ def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
 
 def _scaled_power(b: Builder, lanes: int, fraction: Value, shifted: Value) -> Value:
     """``2 ** (n + fraction)``, n in the lowest bits of a number to which ``ROUNDING`` was added."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     value = polynomial(b, kind, fraction, EXP2)
     # The shift by 23 that makes it an exponent leaves nothing of the magic number.
     scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
@@ -130,7 +144,7 @@ def expm1(b: Builder, lanes: int, x: Value) -> Value:
     Computed as twice 2^(n-1) q + (2^(n-1) - 1/2): 2^128 is no float32.  From -20 down it is -1, and
     near 0 it is x, with the sign of its zeros.
     """
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -20.0, 89.0))
     half = _power_of_two(b, lanes, vectors.add_constant(b, lanes, exponent, -1))
     value = b.op("fadd", kind, b.op("fmul", kind, half, tail), plus(b, kind, half, -0.5))
@@ -145,7 +159,7 @@ def _exp_tail(
 
     ``correction``: a small number.
     """
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), ROUNDING)
     n = plus(b, kind, shifted, -ROUNDING)
     r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
@@ -160,7 +174,7 @@ def _exp_tail(
 
 def log(b: Builder, lanes: int, x: Value) -> Value:
     """The natural logarithm of x = 2^n (1 + f)."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     tiny = b.compare("olt", kind, x, splat(kind, f32(_SMALLEST_NORMAL)))
     normal = b.select(kind, tiny, scaled(b, kind, x, 2.0**23), x)
     exponent, f = _log_parts(b, lanes, normal)
@@ -172,7 +186,7 @@ def log(b: Builder, lanes: int, x: Value) -> Value:
 def log1p(b: Builder, lanes: int, x: Value) -> Value:
     """``log(1 + x)``: log of the rounded sum s = 2^n (1 + f), and to f is added what rounding took,
     x - (s - 1), divided by 2^n.  Both differences are exact, and f is x itself where n is 0."""
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     total = plus(b, kind, x, 1.0)
     exponent, f = _log_parts(b, lanes, total)
     lost = b.op("fsub", kind, x, plus(b, kind, total, -1.0))
@@ -187,7 +201,7 @@ def log1p(b: Builder, lanes: int, x: Value) -> Value:
 
 def _log_parts(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
     """The int32 n and f of a normal x = 2^n (1 + f), 1 + f from sqrt(1/2) to sqrt(2)."""
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     pattern = vectors.bits(b, lanes, x)
     exponent = vectors.centre(b, lanes, pattern, _SQRT_HALF_BITS)
     exponent = b.op("ashr", ints, exponent, splat(ints, "23"))
@@ -195,7 +209,7 @@ def _log_parts(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
     return exponent, plus(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)
 
 
-def _log_sum(b: Builder, kind: str, n: Value, f: Value) -> Value:
+def _log_sum(b: Builder, kind: Type, n: Value, f: Value) -> Value:
     """n ln 2 + f - f^2/2 + f^3 P(f)"""
     square = b.op("fmul", kind, f, f)
     cube = b.op("fmul", kind, square, f)
@@ -205,7 +219,7 @@ def _log_sum(b: Builder, kind: str, n: Value, f: Value) -> Value:
     return b.op("fadd", kind, b.op("fadd", kind, f, tail), scaled(b, kind, n, _LN2_HIGH))
 
 
-def _logarithm_borders(b: Builder, kind: str, x: Value, value: Value) -> Value:
+def _logarithm_borders(b: Builder, kind: Type, x: Value, value: Value) -> Value:
     """-inf at 0, inf at inf, NaN below 0."""
     zero, infinity = splat(kind, literal(kind, 0.0)), splat(kind, literal(kind, math.inf))
     nan = splat(kind, literal(kind, math.nan))
@@ -222,7 +236,7 @@ def ndtr(b: Builder, lanes: int, x: Value) -> Value:
 
     x^2 is that of |x| cut to 12 bits, which is exact, and what this lacks, (|x| - h) (|x| + h).
     """
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     size = vectors.absolute(b, lanes, x)
     far = b.compare("ogt", kind, size, splat(kind, f32(_NDTR_END)))
     size = b.select(kind, far, splat(kind, f32(_NDTR_END)), size)
@@ -248,7 +262,7 @@ def tanh_gate(b: Builder, lanes: int, x: Value) -> Value:
     exact for s, x rounded to eighths, and of a small number that may be rounded: the negative of
     (x - s) (A + B (s^2 + s x + x^2)) + s (A - A' + (B - B') s^2).
     """
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     x = limited(b, kind, x, *_GATE_ENDS)
     s = plus(b, kind, plus(b, kind, x, _EIGHTHS), -_EIGHTHS)
     square = b.op("fmul", kind, s, s)
@@ -266,7 +280,7 @@ def tanh_gate(b: Builder, lanes: int, x: Value) -> Value:
 
 def tanh(b: Builder, lanes: int, x: Value) -> Value:
     """x + x^3 P(x^2) near zero, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     magnitude = vectors.absolute(b, lanes, x)
     small = _tanh_near(b, kind, magnitude)
     power = exp(b, lanes, b.op("fadd", kind, magnitude, magnitude))
@@ -279,15 +293,15 @@ def tanh(b: Builder, lanes: int, x: Value) -> Value:
 def tanh_by_branches(b: Builder, lanes: int, x: Value) -> Value:
     """``tanh`` of one element: one of its two ways."""
     assert lanes == 1
-    kind, magnitude = "float", vectors.absolute(b, lanes, x)
+    kind, magnitude = FLOAT, vectors.absolute(b, lanes, x)
     near = b.compare("olt", kind, magnitude, f32(0.625))
-    far = b.op("xor", "i1", near, "true")
+    far = b.op("xor", I1, near, "true")
     (value,) = b.if_so(near, [(kind, magnitude)], lambda: [_tanh_near(b, kind, magnitude)])
     (value,) = b.if_so(far, [(kind, value)], lambda: [_tanh_far(b, magnitude)])
     return vectors.with_sign_of(b, lanes, value, x)
 
 
-def _tanh_near(b: Builder, kind: str, x: Value) -> Value:
+def _tanh_near(b: Builder, kind: Type, x: Value) -> Value:
     """x + x^3 P(x^2)"""
     square = b.op("fmul", kind, x, x)
     cube = b.op("fmul", kind, square, x)
@@ -296,7 +310,7 @@ def _tanh_near(b: Builder, kind: str, x: Value) -> Value:
 
 def _tanh_far(b: Builder, x: Value) -> Value:
     """1 - 2 / (exp(2 x) + 1) for x from 0.625 on, or NaN; it is 1 where 2 x is ``_NO_SHARE``."""
-    kind, doubled = "float", b.op("fadd", "float", x, x)
+    kind, doubled = FLOAT, b.op("fadd", FLOAT, x, x)
     high = f32(_NO_SHARE)
     doubled = b.select(kind, b.compare("olt", kind, high, doubled), high, doubled)
     tail, exponent = _exp_tail(b, 1, doubled)
@@ -307,12 +321,12 @@ def _tanh_far(b: Builder, x: Value) -> Value:
 
 def erf(b: Builder, lanes: int, x: Value) -> Value:
     """x P(x^2) for |x| < 1, else 1 - exp(-Q(|x|)) with the sign of x."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     magnitude = vectors.absolute(b, lanes, x)
     square = b.op("fmul", kind, magnitude, magnitude)
     small = b.op("fmul", kind, magnitude, polynomial(b, kind, square, _ERF))
     inside = limited(b, kind, magnitude, 0.0, 4.0)
-    decay = b.emit(f"fneg {kind} {polynomial(b, kind, inside, _LOG_ERFC)}")
+    decay = b.negate(polynomial(b, kind, inside, _LOG_ERFC))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), exp(b, lanes, decay))
     near = b.compare("olt", kind, magnitude, splat(kind, f32(1.0)))
     return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
@@ -320,15 +334,15 @@ def erf(b: Builder, lanes: int, x: Value) -> Value:
 
 def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: float) -> Value:
     """``x ** exponent``: products and square roots for the exponents that networks use."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     if exponent < 0 and -exponent in _SIMPLE_EXPONENTS:
-        value = power_constant(b, target, lanes, x, -exponent)
-        return b.op("fdiv", kind, splat(kind, f32(1.0)), value)
+        inverse = power_constant(b, target, lanes, x, -exponent)
+        return b.op("fdiv", kind, splat(kind, f32(1.0)), inverse)
     if exponent not in _SIMPLE_EXPONENTS:
         return power(b, target, lanes, x, splat(kind, f32(exponent)))
     if not exponent.is_integer():
         x = _root_base(b, lanes, x)
-    value = ""
+    value: Value = ABSENT
     for part in _SIMPLE_EXPONENTS[exponent]:
         factor = x
         for _ in range(part):
@@ -339,7 +353,7 @@ def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: f
 
 def _root_base(b: Builder, lanes: int, x: Value) -> Value:
     """x, but |x| of -0 and -inf, whose powers are positive, not those of the square root."""
-    kind, bits = vector(lanes, "float"), vector(lanes, "i1")
+    kind, bits = vector(lanes, FLOAT), vector(lanes, I1)
     below = b.compare("olt", kind, x, splat(kind, f32(0.0)))
     finite = b.compare("ogt", kind, x, splat(kind, f32(-math.inf)))
     return b.select(kind, b.op("and", bits, below, finite), x, vectors.absolute(b, lanes, x))
@@ -347,7 +361,7 @@ def _root_base(b: Builder, lanes: int, x: Value) -> Value:
 
 def power(b: Builder, target: Target, lanes: int, x: Value, y: Value) -> Value:
     """``x ** y`` = exp(y log|x|) in float64, with the sign and the borders of IEEE pow."""
-    kind, wide = vector(lanes, "float"), vector(lanes, "double")
+    kind, wide = vector(lanes, FLOAT), vector(lanes, DOUBLE)
     magnitude = vectors.absolute(b, lanes, x)
     logarithm = _log64(b, lanes, b.cast("fpext", kind, magnitude, wide))
     product = b.op("fmul", wide, b.cast("fpext", kind, y, wide), logarithm)
@@ -366,7 +380,7 @@ def _signed_power(
     b: Builder, target: Target, lanes: int, x: Value, y: Value, value: Value
 ) -> Value:
     """Negative bases: the sign for odd exponents, NaN for fractional ones."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     half = scaled(b, kind, y, 0.5)
     whole = b.compare("oeq", kind, vectors.rint(b, target, lanes, y), y)
     even = b.compare("oeq", kind, vectors.rint(b, target, lanes, half), half)
@@ -381,7 +395,7 @@ def _signed_power(
 
 def _log64(b: Builder, lanes: int, x: Value) -> Value:
     """log of float64 x >= 0 in the range of float32: 2 artanh((m - 1) / (m + 1)) + n ln 2."""
-    kind, ints = vector(lanes, "double"), vector(lanes, "i64")
+    kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     pattern = b.cast("bitcast", kind, x, ints)
     exponent = b.op("sub", ints, pattern, splat(ints, str(bits64(math.sqrt(0.5)))))
     exponent = b.op("ashr", ints, exponent, splat(ints, "52"))
@@ -390,7 +404,7 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
     ratio = b.op("fdiv", kind, plus(b, kind, m, -1.0), plus(b, kind, m, 1.0))
     square = b.op("fmul", kind, ratio, ratio)
     series = polynomial(b, kind, square, [2.0 / (2 * i + 1) for i in range(9)])
-    narrow = vector(lanes, "i32")
+    narrow = vector(lanes, I32)
     n = b.cast("sitofp", narrow, b.cast("trunc", ints, exponent, narrow), kind)
     value = b.op("fadd", kind, b.op("fmul", kind, ratio, series), scaled(b, kind, n, math.log(2)))
     return _logarithm_borders(b, kind, x, value)
@@ -398,7 +412,7 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
 
 def _exp64(b: Builder, lanes: int, x: Value) -> Value:
     """exp of float64, for results in the range of float32."""
-    kind, ints = vector(lanes, "double"), vector(lanes, "i64")
+    kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     magic = 1.5 * 2.0**52
     x = limited(b, kind, x, -105.0, 90.0)
     shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), magic)
@@ -411,7 +425,7 @@ def _exp64(b: Builder, lanes: int, x: Value) -> Value:
     return b.op("fmul", kind, value, b.cast("bitcast", ints, exponent, kind))
 
 
-def polynomial(b: Builder, kind: str, x: Value, coefficients: Sequence[float]) -> Value:
+def polynomial(b: Builder, kind: Type, x: Value, coefficients: Sequence[float]) -> Value:
     """``c[0] + x (c[1] + x (…))``"""
     value = splat(kind, literal(kind, coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
@@ -420,12 +434,12 @@ def polynomial(b: Builder, kind: str, x: Value, coefficients: Sequence[float]) -
 
 
 def _power_of_two(b: Builder, lanes: int, exponent: Value) -> Value:
-    kind = vector(lanes, "i32")
+    kind = vector(lanes, I32)
     biased = vectors.add_constant(b, lanes, exponent, 127)
     return vectors.from_bits(b, lanes, b.op("shl", kind, biased, splat(kind, "23")))
 
 
-def limited(b: Builder, kind: str, x: Value, low: float, high: float) -> Value:
+def limited(b: Builder, kind: Type, x: Value, low: float, high: float) -> Value:
     """x within the limits; NaN stays NaN."""
     for limit, predicate in ((low, "ogt"), (high, "olt")):
         bound = splat(kind, literal(kind, limit))
@@ -433,16 +447,19 @@ def limited(b: Builder, kind: str, x: Value, low: float, high: float) -> Value:
     return x
 
 
-def scaled(b: Builder, kind: str, x: Value, factor: float) -> Value:
+def scaled(b: Builder, kind: Type, x: Value, factor: float) -> Value:
     return b.op("fmul", kind, x, splat(kind, literal(kind, factor)))
 
 
-def plus(b: Builder, kind: str, x: Value, term: float) -> Value:
+def plus(b: Builder, kind: Type, x: Value, term: float) -> Value:
     return b.op("fadd", kind, x, splat(kind, literal(kind, term)))
 
 
-def literal(kind: str, value: float) -> Value:
-    return f"0x{bits64(value):016X}" if "double" in kind else f32(value)
+def literal(kind: Type, value: float) -> Value:
+    """A number as LLVM writes it for an element of a type."""
+    if kind.element == DOUBLE:
+        return Constant.of(f"0x{bits64(value):016X}", DOUBLE)
+    return f32(value)
 
 
 def bits64(value: float) -> int:

@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector import math_functions, trigonometry, vectors
 from quantglow.codegen.llvm.kernels.vector.vectors import (
     divides_exactly,
     quotient,
     quotient_at_most,
+)
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I1,
+    I32,
+    I64,
+    Operand,
+    Type,
+    Value,
+    f32,
+    splat,
+    vector,
 )
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import SELECT, dtype_kind
@@ -26,7 +38,7 @@ from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
-LANE_TYPES = {"f": "float", "i": "i32", "l": "i64", "b": "i1"}
+LANE_TYPES = {"f": FLOAT, "i": I32, "l": I64, "b": I1}
 """The LLVM type in registers of each kind of value."""
 
 _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv",
@@ -68,8 +80,8 @@ class Scalars:
     done: dict[Expr, Value] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
-        return vector(self.lanes, "float")
+    def kind(self) -> Type:
+        return vector(self.lanes, FLOAT)
 
     def value(self, expr: Expr) -> Value:
         """The lanes of an expression, of its kind."""
@@ -87,7 +99,7 @@ class Scalars:
         """``kind_of`` of each operand."""
         return tuple(map(dtype_kind, self.dtypes))
 
-    def lanes_of(self, expr: Expr) -> str:
+    def lanes_of(self, expr: Expr) -> Type:
         """The LLVM type of an expression's lanes."""
         return vector(self.lanes, LANE_TYPES[self.kind_of(expr)])
 
@@ -121,7 +133,7 @@ class Scalars:
         if expr.op == "arg":
             return self.operands[int(expr.value)]
         if is_free(expr.value):
-            return self.b.broadcast(self.lanes, "i64", str(expr.value))
+            return self.b.broadcast(self.lanes, I64, str(expr.value))
         literal = f32(float(expr.value)) if expr.op == "f" else str(int(expr.value))
         return splat(self.lanes_of(expr), literal)
 
@@ -136,7 +148,7 @@ class Scalars:
 
     def _extreme(self, name: str, x: Expr, y: Expr) -> Value:
         kind = self.lanes_of(x)
-        suffix = vectors.suffix(self.lanes, LANE_TYPES[self.kind_of(x)])
+        suffix = vector(self.lanes, LANE_TYPES[self.kind_of(x)]).suffix
         return self.b.call(
             f"llvm.{name}.{suffix}", kind, (kind, self.value(x)), (kind, self.value(y))
         )
@@ -145,7 +157,7 @@ class Scalars:
         return self.b.op("xor", self.lanes_of(x), self.value(x), splat(self.lanes_of(x), "true"))
 
     def negative(self, x: Expr) -> Value:
-        return self.b.emit(f"fneg {self.kind} {self.value(x)}")
+        return self.b.negate(self.value(x))
 
     def absolute(self, x: Expr) -> Value:
         return vectors.absolute(self.b, self.lanes, self.value(x))
@@ -158,19 +170,19 @@ class Scalars:
         return self.b.cast(name, self.lanes_of(x), self.value(x), self.kind)
 
     def to_int32(self, x: Expr) -> Value:
-        return self._to_integer(x, "i32", "trunc")
+        return self._to_integer(x, I32, "trunc")
 
     def to_int64(self, x: Expr) -> Value:
-        return self._to_integer(x, "i64", "sext")
+        return self._to_integer(x, I64, "sext")
 
-    def _to_integer(self, x: Expr, element: str, resize: str) -> Value:
+    def _to_integer(self, x: Expr, element: Type, resize: str) -> Value:
         """Floats saturate, integers wrap, true is 1."""
         source, result, value = self.lanes_of(x), vector(self.lanes, element), self.value(x)
         if source == result:
             return value
         if self.kind_of(x) == "f":
-            floats = vectors.suffix(self.lanes, "float")
-            name = f"llvm.fptosi.sat.{vectors.suffix(self.lanes, element)}.{floats}"
+            floats = vector(self.lanes, FLOAT).suffix
+            name = f"llvm.fptosi.sat.{vector(self.lanes, element).suffix}.{floats}"
             return self.b.call(name, result, (source, value))
         return self.b.cast("zext" if self.kind_of(x) == "b" else resize, source, value, result)
 
@@ -187,7 +199,7 @@ class Scalars:
                 limits = (float(low.value), float(high.value))
                 clipped = self._clipped(steps, limits)
                 return self.target.isa.round_number(self.b, self.lanes, clipped)
-        return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
+        return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, I32))
 
     def _clipped(self, steps: Expr, limits: tuple[float, float]) -> Value:
         """Values that round as ``steps`` do within limits; division by a constant is cheap."""
@@ -285,7 +297,7 @@ class Scalars:
         safe = b.select(kind, b.compare("eq", kind, divisor, splat(kind, "0")), one, divisor)
         minus = b.compare("eq", kind, divisor, splat(kind, "-1"))
         least = b.compare("eq", kind, self.value(x), splat(kind, str(lowest)))
-        both = b.op("and", vector(self.lanes, "i1"), minus, least)
+        both = b.op("and", vector(self.lanes, I1), minus, least)
         return b.select(kind, both, one, safe)
 
     def shift_left(self, x: Expr, y: Expr) -> Value:
@@ -298,7 +310,7 @@ class Scalars:
         most = "63" if self.kind_of(y) == "l" else "31"
         return self.b.op("ashr", self.lanes_of(x), self.value(x), self._amount(y, most)[1])
 
-    def _amount(self, y: Expr, otherwise: Value) -> tuple[Value, Value]:
+    def _amount(self, y: Expr, otherwise: Operand) -> tuple[Value, Value]:
         """Whether a shift lies within the width, and the shift if so."""
         kind, width = self.lanes_of(y), "64" if self.kind_of(y) == "l" else "32"
         inside = self.b.compare("ult", kind, self.value(y), splat(kind, width))
@@ -342,7 +354,7 @@ def _is_integer(constant: Expr) -> bool:
 _RULES: dict[str, Callable[..., Value]] = {
     "neg": Scalars.negative,
     "abs": Scalars.absolute,
-    "float": Scalars.to_float,
+    FLOAT: Scalars.to_float,
     "int": Scalars.to_int,
     "max": Scalars.maximum,
     "min": Scalars.minimum,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernels.vector.math_functions import (
     limited,
     literal,
@@ -14,6 +14,7 @@ from quantglow.codegen.llvm.kernels.vector.math_functions import (
     polynomial,
     scaled,
 )
+from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I64, Type, Value, splat, vector
 
 _PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
 
@@ -54,7 +55,7 @@ exact."""
 
 def sin(b: Builder, lanes: int, x: Value) -> Value:
     """The sine, to 1e-7; zeros keep their sign."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     zero = b.compare("oeq", kind, x, splat(kind, literal(kind, 0.0)))
     return b.select(kind, zero, x, _wave(b, lanes, x, 0))
 
@@ -66,7 +67,7 @@ def cos(b: Builder, lanes: int, x: Value) -> Value:
 
 def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     """sin(x + shift pi/2): the sine or cosine of r, x = n pi/2 + r, with the sign that n gives."""
-    kind, ints = vector(lanes, "double"), vector(lanes, "i64")
+    kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     high, middle, low = _reduced(b, lanes, _widened(b, lanes, x))
     first, r = _quarter_turns(b, kind, high, high)
     r = b.op("fadd", kind, r, low)
@@ -79,7 +80,7 @@ def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     quadrant = b.op("add", ints, first, second)
     quadrant = b.op("add", ints, quadrant, splat(ints, str(shift)))
     value = b.select(kind, _bit(b, ints, quadrant, 1), cosine, sine)
-    negated = b.emit(f"fneg {kind} {value}")
+    negated = b.negate(value)
     return _narrowed(b, lanes, b.select(kind, _bit(b, ints, quadrant, 2), negated, value))
 
 
@@ -88,7 +89,7 @@ def _reduced(b: Builder, lanes: int, x: Value) -> list[Value]:
 
     A large x is 2^e y with an integer y: the terms are y times the parts of 2^e mod 2 pi.
     """
-    kind = vector(lanes, "double")
+    kind = vector(lanes, DOUBLE)
     size = _magnitude(b, lanes, x)
     factors = [splat(kind, literal(kind, v)) for v in (1.0, 1.0, 0.0, 0.0)]
     for exponent, remainders in _REMAINDERS.items():
@@ -100,22 +101,22 @@ def _reduced(b: Builder, lanes: int, x: Value) -> list[Value]:
     return [b.op("fmul", kind, y, factor) for factor in factors[1:]]
 
 
-def _quarter_turns(b: Builder, kind: Value, angle: Value, term: Value) -> tuple[Value, Value]:
+def _quarter_turns(b: Builder, kind: Type, angle: Value, term: Value) -> tuple[Value, Value]:
     """``term`` without the quarter turns n nearest to ``angle``, and n in the lowest bits."""
     shifted = plus(b, kind, scaled(b, kind, angle, 2 / math.pi), _MAGIC)
     n = plus(b, kind, shifted, -_MAGIC)
     for part in _HALF_PI:
         term = b.op("fsub", kind, term, scaled(b, kind, n, part))
-    return b.cast("bitcast", kind, shifted, kind.replace("double", "i64")), term
+    return b.cast("bitcast", kind, shifted, kind.with_element(I64)), term
 
 
-def _bit(b: Builder, ints: str, value: Value, mask: int) -> Value:
+def _bit(b: Builder, ints: Type, value: Value, mask: int) -> Value:
     return b.compare("ne", ints, b.op("and", ints, value, splat(ints, str(mask))), splat(ints, "0"))
 
 
 def atan(b: Builder, lanes: int, x: Value) -> Value:
     """pi/2 - atan(1/x) above 1, pi/4 + atan((x - 1) / (x + 1)) above tan(pi/8), else a series."""
-    kind = vector(lanes, "double")
+    kind = vector(lanes, DOUBLE)
     wide = _widened(b, lanes, x)
     size = _magnitude(b, lanes, wide)
     one = splat(kind, literal(kind, 1.0))
@@ -132,7 +133,7 @@ def atan(b: Builder, lanes: int, x: Value) -> Value:
 
 def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     """``fmod``, as ``functions._float_remainder`` computes it, step by step."""
-    kind = vector(lanes, "double")
+    kind = vector(lanes, DOUBLE)
     wide = _widened(b, lanes, x)
     size, divisor = _magnitude(b, lanes, wide), _magnitude(b, lanes, _widened(b, lanes, y))
     quotient = _truncated(b, lanes, b.op("fdiv", kind, size, divisor))
@@ -142,7 +143,7 @@ def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     result = b.select(kind, b.compare("olt", kind, result, zero), more, result)
     less = b.op("fsub", kind, result, divisor)
     result = b.select(kind, b.compare("oge", kind, result, divisor), less, result)
-    bits = vector(lanes, "i1")
+    bits = vector(lanes, I1)
     finite = b.compare("olt", kind, size, infinity)
     whole = b.op("and", bits, b.compare("oeq", kind, divisor, infinity), finite)
     return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, whole, size, result), wide))
@@ -150,7 +151,7 @@ def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
 
 def _truncated(b: Builder, lanes: int, value: Value) -> Value:
     """A float64 >= 0 without its fraction; one of 2^52 or more has none."""
-    kind = vector(lanes, "double")
+    kind = vector(lanes, DOUBLE)
     large = splat(kind, literal(kind, 2.0**52))
     nearest = b.op("fsub", kind, b.op("fadd", kind, value, large), large)
     above = b.compare("ogt", kind, nearest, value)
@@ -159,22 +160,22 @@ def _truncated(b: Builder, lanes: int, value: Value) -> Value:
 
 
 def _widened(b: Builder, lanes: int, x: Value) -> Value:
-    return b.cast("fpext", vector(lanes, "float"), x, vector(lanes, "double"))
+    return b.cast("fpext", vector(lanes, FLOAT), x, vector(lanes, DOUBLE))
 
 
 def _narrowed(b: Builder, lanes: int, x: Value) -> Value:
-    return b.cast("fptrunc", vector(lanes, "double"), x, vector(lanes, "float"))
+    return b.cast("fptrunc", vector(lanes, DOUBLE), x, vector(lanes, FLOAT))
 
 
 def _magnitude(b: Builder, lanes: int, x: Value) -> Value:
-    kind, ints = vector(lanes, "double"), vector(lanes, "i64")
+    kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     cleared = b.op("and", ints, b.cast("bitcast", kind, x, ints), splat(ints, str(2**63 - 1)))
     return b.cast("bitcast", ints, cleared, kind)
 
 
 def _signed(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
     """``magnitude`` (perhaps -0) with the sign of ``sign``."""
-    kind, ints = vector(lanes, "double"), vector(lanes, "i64")
+    kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     top = b.op("and", ints, b.cast("bitcast", kind, sign, ints), splat(ints, str(_SIGN)))
     magnitude_bits = b.cast("bitcast", kind, _magnitude(b, lanes, magnitude), ints)
     return b.cast("bitcast", ints, b.op("or", ints, magnitude_bits, top), kind)

@@ -18,14 +18,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.interface import InstructionSet
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.values import (
+    FLOAT,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Operand,
+    Type,
+    Value,
+    f32,
+    integer,
+    lanes_of_bits,
+    splat,
+    vector,
+)
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
 
-ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
-            "bool": "i8"}  # fmt: skip
+ELEMENTS = {DType.F32: FLOAT, DType.I8: I8, DType.U8: I8, DType.I16: I16, DType.I32: I32,
+            DType.I64: I64, DType.BOOL: I8}  # fmt: skip
 """LLVM type in memory of each element type."""
 
 TWO_POW_23 = 8388608.0
@@ -106,64 +122,58 @@ def unmasked(group: Sequence[Piece]) -> list[Piece]:
 # -- memory
 
 
-def load(b: Builder, element: str, piece: Piece, pointer: Value) -> Value:
+def load(b: Builder, element: Type, piece: Piece, pointer: Value) -> Value:
     """A vector of which the lanes beyond ``active`` are not read from memory (and are zero)."""
     if piece.active == piece.lanes:
         return b.load(vector(piece.lanes, element), pointer)
-    kind, mask = vector(piece.lanes, element), f"<{piece.lanes} x i1>"
-    name = f"llvm.masked.load.{suffix(piece.lanes, element)}.p0"
+    kind, mask = vector(piece.lanes, element), vector(piece.lanes, I1)
+    name = f"llvm.masked.load.{vector(piece.lanes, element).suffix}.p0"
     return b.call(
         name, kind, ("ptr align 1", pointer), (mask, _mask(piece)), (kind, "zeroinitializer")
     )
 
 
-def store(b: Builder, element: str, piece: Piece, value: Value, pointer: Value) -> None:
+def store(b: Builder, element: Type, piece: Piece, value: Operand, pointer: Value) -> None:
     """Write the active lanes."""
     kind = vector(piece.lanes, element)
     if piece.active == piece.lanes:
         b.store(kind, value, pointer)
         return
-    name = f"llvm.masked.store.{suffix(piece.lanes, element)}.p0"
-    mask = (f"<{piece.lanes} x i1>", _mask(piece))
-    b.call(name, "void", (kind, value), ("ptr align 1", pointer), mask)
+    name = f"llvm.masked.store.{vector(piece.lanes, element).suffix}.p0"
+    mask = (vector(piece.lanes, I1), _mask(piece))
+    b.do_call(name, (kind, value), ("ptr align 1", pointer), mask)
 
 
-def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
+def first_lanes(b: Builder, lanes: int, count: Operand) -> Value:
     """The mask of the first lanes of a vector; ``count`` is an index."""
-    kind = vector(lanes, "i32")
+    kind = vector(lanes, I32)
     numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
-    limit = b.broadcast(lanes, "i32", b.as_int(count))
+    limit = b.broadcast(lanes, I32, b.as_int(count))
     return b.compare("slt", kind, f"<{numbers}>", limit)
 
 
 def _mask(piece: Piece) -> Value:
-    if isinstance(piece.active, str):
+    if isinstance(piece.active, Value):
         return piece.active
-    bits = ", ".join(f"i1 {int(i < piece.count)}" for i in range(piece.lanes))
-    return f"<{bits}>"
-
-
-def suffix(lanes: int, element: str) -> str:
-    name = "f32" if element == "float" else "f64" if element == "double" else element
-    return name if lanes == 1 else f"v{lanes}{name}"
+    return lanes_of_bits(i < piece.count for i in range(piece.lanes))
 
 
 # -- integers
 
 
-def widen(b: Builder, lanes: int, element: str, value: Value, signed: bool) -> Value:
+def widen(b: Builder, lanes: int, element: Type, value: Value, signed: bool) -> Value:
     """Integers of 8 or 16 bits as int32 lanes; int32 stays."""
-    if element == "i32":
+    if element == I32:
         return value
     extend = "sext" if signed else "zext"
-    return b.cast(extend, vector(lanes, element), value, vector(lanes, "i32"))
+    return b.cast(extend, vector(lanes, element), value, vector(lanes, I32))
 
 
-def narrow(b: Builder, lanes: int, value: Value, element: str) -> Value:
+def narrow(b: Builder, lanes: int, value: Value, element: Type) -> Value:
     """int32 lanes, known to fit, as ``element``."""
-    if element == "i32":
+    if element == I32:
         return value
-    return b.cast("trunc", vector(lanes, "i32"), value, vector(lanes, element))
+    return b.cast("trunc", vector(lanes, I32), value, vector(lanes, element))
 
 
 def pack_bytes(b: Builder, target: Target, values: Sequence[Value], signed: bool) -> Value:
@@ -187,7 +197,7 @@ def in_order(b: Builder, isa: InstructionSet, packed: Value) -> Value:
     nbytes = isa.vector_nbytes
     if nbytes == isa.group_nbytes:
         return packed
-    i32, i8 = vector(nbytes // 4, "i32"), vector(nbytes, "i8")
+    i32, i8 = vector(nbytes // 4, I32), vector(nbytes, I8)
     order = [packed_place(isa, 4 * i) // 4 for i in range(nbytes // 4)]
     mixed = b.cast("bitcast", i8, packed, i32)
     return b.cast("bitcast", i32, b.shuffle(i32, mixed, "poison", order), i8)
@@ -197,7 +207,7 @@ def centre(b: Builder, lanes: int, value: Value, zero_point: int) -> Value:
     """int32 lanes minus a zero point."""
     if not zero_point:
         return value
-    kind = vector(lanes, "i32")
+    kind = vector(lanes, I32)
     return b.op("sub", kind, value, splat(kind, str(zero_point)))
 
 
@@ -211,22 +221,22 @@ def add_constant(b: Builder, lanes: int, value: Value, constant: int) -> Value:
 
 def int_to_float(b: Builder, lanes: int, value: Value) -> Value:
     """int32 lanes as float32."""
-    return b.cast("sitofp", vector(lanes, "i32"), value, vector(lanes, "float"))
+    return b.cast("sitofp", vector(lanes, I32), value, vector(lanes, FLOAT))
 
 
 def clip_float(b: Builder, lanes: int, value: Value, low: float, high: float) -> Value:
     """``fmin(fmax(value, low), high)``; NaN becomes ``low``."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     return min_constant(b, kind, max_constant(b, kind, value, low), high)
 
 
-def max_constant(b: Builder, kind: str, value: Value, low: float) -> Value:
+def max_constant(b: Builder, kind: Type, value: Value, low: float) -> Value:
     """``value`` if greater than ``low``, else (and for NaN) ``low``."""
     limit = splat(kind, f32(low))
     return b.select(kind, b.compare("ogt", kind, value, limit), value, limit)
 
 
-def min_constant(b: Builder, kind: str, value: Value, high: float) -> Value:
+def min_constant(b: Builder, kind: Type, value: Value, high: float) -> Value:
     """``value`` if less than ``high``, else (and for NaN) ``high``."""
     limit = splat(kind, f32(high))
     return b.select(kind, b.compare("olt", kind, value, limit), value, limit)
@@ -234,7 +244,7 @@ def min_constant(b: Builder, kind: str, value: Value, high: float) -> Value:
 
 def number_or_less(b: Builder, lanes: int, value: Value, high: float) -> Value:
     """``high`` where ``value`` is greater, else ``value``, also if that is NaN."""
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     limit = splat(kind, f32(high))
     return b.select(kind, b.compare("ogt", kind, value, limit), limit, value)
 
@@ -253,31 +263,31 @@ def quantize_steps(
 
 def bits(b: Builder, lanes: int, value: Value) -> Value:
     """float32 lanes as the int32 lanes of the same bits."""
-    return b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
+    return b.cast("bitcast", vector(lanes, FLOAT), value, vector(lanes, I32))
 
 
 def from_bits(b: Builder, lanes: int, value: Value) -> Value:
     """int32 lanes as the float32 lanes of the same bits."""
-    return b.cast("bitcast", vector(lanes, "i32"), value, vector(lanes, "float"))
+    return b.cast("bitcast", vector(lanes, I32), value, vector(lanes, FLOAT))
 
 
 def absolute(b: Builder, lanes: int, value: Value) -> Value:
     """``|value|`` of float32 lanes."""
-    kind = vector(lanes, "i32")
+    kind = vector(lanes, I32)
     cleared = b.op("and", kind, bits(b, lanes, value), splat(kind, str(0x7FFFFFFF)))
     return from_bits(b, lanes, cleared)
 
 
 def with_sign_of(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
     """``magnitude`` (not negative) with the sign of ``sign``."""
-    kind = vector(lanes, "i32")
+    kind = vector(lanes, I32)
     top = b.op("and", kind, bits(b, lanes, sign), splat(kind, str(-(2**31))))
     return from_bits(b, lanes, b.op("or", kind, bits(b, lanes, magnitude), top))
 
 
-def literal(element: str, value: float | int | np.generic) -> Value:
+def literal(element: Type, value: float | int | np.generic) -> Value:
     """A constant of an element type as LLVM writes it."""
-    return f32(float(value)) if element == "float" else str(int(value))
+    return f32(float(value)) if element == FLOAT else integer(int(value), element)
 
 
 def maximum(b: Builder, lanes: int, dtype: DType, x: Value, y: Value) -> Value:
@@ -297,7 +307,7 @@ def _extreme(
     unsigned = dtype in (DType.U8, DType.BOOL)
     name = names[0] if dtype.is_float else names[1] if unsigned else names[2]
     kind = vector(lanes, element)
-    return b.call(f"llvm.{name}.{suffix(lanes, element)}", kind, (kind, x), (kind, y))
+    return b.call(f"llvm.{name}.{vector(lanes, element).suffix}", kind, (kind, x), (kind, y))
 
 
 def rint(b: Builder, target: Target, lanes: int, value: Value) -> Value:
@@ -316,9 +326,9 @@ def ceil(b: Builder, target: Target, lanes: int, value: Value) -> Value:
 
 
 def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
-    kind = vector(lanes, "float")
+    kind = vector(lanes, FLOAT)
     if target.isa.rounds_floats:
-        return b.call(f"llvm.{how}.{suffix(lanes, 'float')}", kind, (kind, value))
+        return b.call(f"llvm.{how}.{vector(lanes, FLOAT).suffix}", kind, (kind, value))
     # Without an instruction LLVM would call libm.  Adding 2^23 to |x| < 2^23 leaves no fraction
     # bits, so the addition itself rounds half to even.
     magnitude = absolute(b, lanes, value)
@@ -333,7 +343,7 @@ def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> 
     return b.select(kind, small, nearest, value)
 
 
-def _corrected(b: Builder, kind: str, nearest: Value, value: Value, how: str) -> Value:
+def _corrected(b: Builder, kind: Type, nearest: Value, value: Value, how: str) -> Value:
     """One less where rounding went above the value (floor), one more where below (ceil)."""
     predicate, operation = ("ogt", "fsub") if how == "floor" else ("olt", "fadd")
     moved = b.op(operation, kind, nearest, splat(kind, f32(1.0)))
@@ -368,9 +378,9 @@ def quotient_at_most(b: Builder, lanes: int, x: Value, divisor: float, limit: fl
 
 
 def _quotient(b: Builder, lanes: int, inside: Value, divisor: float) -> Value:
-    kind, c = vector(lanes, "float"), np.float32(divisor)
+    kind, c = vector(lanes, FLOAT), np.float32(divisor)
     inverse = splat(kind, f32(float(np.float32(1) / c)))
     first = b.op("fmul", kind, inside, inverse)
-    name = f"llvm.fma.{suffix(lanes, 'float')}"
+    name = f"llvm.fma.{vector(lanes, FLOAT).suffix}"
     error = b.call(name, kind, (kind, first), (kind, splat(kind, f32(-divisor))), (kind, inside))
     return b.call(name, kind, (kind, error), (kind, inverse), (kind, first))

@@ -56,7 +56,7 @@ class Widening(Exception):
         self.shapes = shapes
 
 
-def body_values(call: Call, import_body: ImportBody) -> list[Node]:
+def _body_values(call: Call, import_body: ImportBody) -> list[Node]:
     """The outputs of a body whose inputs are bound."""
     call.scope.loops += 1
     try:
@@ -143,7 +143,7 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     names = [value.name for value in call.attributes["body"].input]
     inputs = operands.inputs(names)
     call.scope.values.update(zip(names, inputs, strict=True))
-    loop = operands.loop(inputs, body_values(call, import_body))
+    loop = operands.loop(inputs, _body_values(call, import_body))
     return {
         name: loop.result(call.scope.claim(name), number)
         if number < states
@@ -202,7 +202,7 @@ def unroll(call: Call, import_body: ImportBody) -> dict[str, Value]:
     for trip in range(most_trips(call)):
         values.update({names[0]: KnownValue(names[0], np.array(trip)), names[1]: HOLDS})
         values.update(zip(names[2:], carried, strict=True))
-        holds, *ends = body_values(call, import_body)
+        holds, *ends = _body_values(call, import_body)
         if any(by_value(call, holds)):
             raise OfLateShapes("a value that it carries grows until a condition ends it")
         carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
@@ -243,7 +243,7 @@ def loop(
     inputs = list(operands.inputs(inner))
     call.scope.values.update({names[2 + at]: value for at, value in parts.unchanging.items()})
     call.scope.values.update({**dict(zip(inner, inputs, strict=True)), names[1]: HOLDS})
-    holds, *outputs = body_values(call, import_body)
+    holds, *outputs = _body_values(call, import_body)
     ends = parts.next_values(outputs)
     _check_ranks(parts, first_values, ends)
     following = compute(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])

@@ -92,7 +92,7 @@ def names_read_by(node: onnx.NodeProto) -> Iterator[str]:
 def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """The branch it takes where the condition is known, else both with a choice behind them."""
     if not call.is_known(0):
-        return chosen_or_missed(call, import_body)
+        return _chosen_or_missed(call, import_body)
     holds = bool(call.array(0, "condition").reshape(()))
     branch = call.attributes["then_branch" if holds else "else_branch"]
     import_body(branch, call.scope)
@@ -100,17 +100,17 @@ def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return dict(zip(call.proto.output, inner, strict=True))
 
 
-def chosen_or_missed(call: Call, import_body: ImportBody) -> dict[str, Value]:
+def _chosen_or_missed(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """``choose``; where that is refused, the value of the condition would help."""
     missed = len(call.scope.missed)
     try:
-        return choose(call, import_body)
+        return _choose(call, import_body)
     except Unsupported:
         call.scope.missed[missed:] = [call.tensor(0)]
         raise
 
 
-def choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
+def _choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """A choice between the results of both branches, which have no effects; ``runtime.branches``
     decides whether the one that is not taken runs.  Refuses branches of which a part is not
     compiled, or that differ in type.
@@ -118,11 +118,11 @@ def choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
     condition = call.tensor(0)
     if condition.type.size != 1:
         raise Unsupported("its condition is no scalar")
-    then_values = compute(call, "then_branch", import_body)
-    else_values = compute(call, "else_branch", import_body)
+    then_values = _compute(call, "then_branch", import_body)
+    else_values = _compute(call, "else_branch", import_body)
     results: dict[str, Value] = {}
     for position, (x, y) in enumerate(zip(then_values, else_values, strict=True)):
-        x, y = of_one_rank(call, x, y)
+        x, y = _of_one_rank(call, x, y)
         if x.type != y.type:
             raise Unsupported(f"its branches give {x.type} and {y.type}")
         name = call.result_name(position)
@@ -133,7 +133,7 @@ def choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return results
 
 
-def of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
+def _of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
     """Two values; in loops, if both are one element, the one of fewer dimensions gets those of the
     other, as exporters do not tell scalars from vectors of one element."""
     if not call.scope.loops or x.type.size != 1 or y.type.size != 1:
@@ -148,7 +148,7 @@ def rerank(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
     return Reshape(name=call.derive("element"), x=x, shape=shape)
 
 
-def compute(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
+def _compute(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     """The outputs of a branch.  Raises ``Unsupported`` if one of its nodes is not compiled."""
     call.scope.conditions.append((call.tensor(0), branch == "then_branch"))
     try:

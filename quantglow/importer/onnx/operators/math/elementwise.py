@@ -88,11 +88,11 @@ def clip(call: Call) -> Node:
     computed = any(call.has(i) and not call.is_known(i) for i in (1, 2))
     if computed or not call.is_float(0):
         return clip_at_run_time(call)
-    low, high = clip_bound(call, "min", 1, -math.inf), clip_bound(call, "max", 2, math.inf)
+    low, high = _clip_bound(call, "min", 1, -math.inf), _clip_bound(call, "max", 2, math.inf)
     return ops.Clip(name=call.result, x=call.node(0), low=low, high=high)
 
 
-def clip_bound(call: Call, name: str, position: int, absent: float) -> float:
+def _clip_bound(call: Call, name: str, position: int, absent: float) -> float:
     if call.has(position):
         bound = float(np.float32(call.array(position, name).reshape(())))
     else:
@@ -124,7 +124,7 @@ def variadic(call: Call) -> Node:
     if not call.is_float(0):
         return integer_fold(call)
     operator = _BINARY[call.proto.op_type]
-    return fold(call, lambda name, x, y: operator(name=name, x=x, y=y), call.result)
+    return _fold(call, lambda name, x, y: operator(name=name, x=x, y=y), call.result)
 
 
 @importer("Mean")
@@ -133,11 +133,11 @@ def mean(call: Call) -> Node:
     count = len(call.proto.input)
     if count == 1:
         return call.node(0)
-    total = fold(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derive("sum"))
+    total = _fold(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derive("sum"))
     return ops.Mul(name=call.result, x=total, y=call.constant("share", np.array(1 / count)))
 
 
-def fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
+def _fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
     """``combine`` over all operands; the final node is called ``last``."""
     result, *operands = call.nodes()
     for i, operand in enumerate(operands, 1):
@@ -166,13 +166,13 @@ def dropout(call: Call) -> list[Result]:
     return [x, np.ones(x.type.shape, bool)]
 
 
-def less(x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
+def _less(x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
     return fn("select", fn("lt", x, const(bound)), then, otherwise)
 
 
-def odd(value: Expr) -> Expr:
+def _odd(value: Expr) -> Expr:
     """An odd function with slope 1 at 0: x near 0, else its value at |x| with the sign of x."""
-    return less(SIZE, LINEAR, X, if_negative(X, fn("neg", value), value))
+    return _less(SIZE, LINEAR, X, if_negative(X, fn("neg", value), value))
 
 
 def sinh() -> Expr:
@@ -181,7 +181,7 @@ def sinh() -> Expr:
     coefficients = (1 / math.factorial(2 * i + 1) for i in range(6))
     series = fn("mul", X, polynomial(square, *coefficients).rounded())
     value = _halves("sub")
-    return less(SIZE, 1, series, if_negative(X, fn("neg", value), value))
+    return _less(SIZE, 1, series, if_negative(X, fn("neg", value), value))
 
 
 def _halves(combine: str) -> Expr:
@@ -191,51 +191,51 @@ def _halves(combine: str) -> Expr:
     return fn(combine, fn("mul", half, root), fn("div", const(0.5), fn("mul", root, root)))
 
 
-def asin() -> Expr:
+def _asin() -> Expr:
     return fn("atan", fn("div", X, fn("sqrt", fn("mul", fn("sub", ONE, X), fn("add", ONE, X)))))
 
 
-def acos() -> Expr:
+def _acos() -> Expr:
     root = fn("sqrt", fn("div", fn("sub", ONE, X), fn("add", ONE, X)))
     return fn("mul", const(2), fn("atan", root))
 
 
-def asinh() -> Expr:
+def _asinh() -> Expr:
     """``log1p(a + a^2 / (1 + sqrt(a^2 + 1)))`` of a = |x|, ``log(2 a)`` where a^2 is large."""
     square = fn("mul", SIZE, SIZE)
     root = fn("add", ONE, fn("sqrt", fn("add", square, ONE)))
     near = fn("log1p", fn("add", SIZE, fn("div", square, root)))
     far = fn("add", fn("log", SIZE), const(math.log(2)))
-    return odd(less(SIZE, 1e4, near, far))
+    return _odd(_less(SIZE, 1e4, near, far))
 
 
-def acosh() -> Expr:
+def _acosh() -> Expr:
     """``log1p(t + sqrt(t) sqrt(t + 2))`` of t = x - 1, ``log(2 x)`` where x is large; NaN where t
     is negative, however large."""
     t = fn("sub", X, ONE)
     root = fn("mul", fn("sqrt", t), fn("sqrt", fn("add", t, const(2))))
     near = fn("log1p", fn("add", t, root))
-    return less(X, 1e4, near, fn("add", fn("log", X), const(math.log(2))))
+    return _less(X, 1e4, near, fn("add", fn("log", X), const(math.log(2))))
 
 
-def atanh() -> Expr:
+def _atanh() -> Expr:
     """``log1p(2 a / (1 - a)) / 2`` of a = |x|: infinite at 1, NaN beyond."""
     ratio = fn("div", fn("add", SIZE, SIZE), fn("sub", ONE, SIZE))
-    return odd(fn("mul", const(0.5), fn("log1p", ratio)))
+    return _odd(fn("mul", const(0.5), fn("log1p", ratio)))
 
 
 PLAIN: dict[str, Expr] = {
     "Sin": fn("sin", X),
     "Cos": fn("cos", X),
     "Tan": fn("div", fn("sin", X), fn("cos", X)),
-    "Asin": asin(),
-    "Acos": acos(),
+    "Asin": _asin(),
+    "Acos": _acos(),
     "Atan": fn("atan", X),
     "Sinh": sinh(),
     "Cosh": _halves("add"),
-    "Asinh": asinh(),
-    "Acosh": acosh(),
-    "Atanh": atanh(),
+    "Asinh": _asinh(),
+    "Acosh": _acosh(),
+    "Atanh": _atanh(),
     "Round": fn("rint", X),
 }
 

@@ -109,12 +109,12 @@ class Transform:
         return self.matrix(t * bins, 2, self.parts[1]) * self.scale
 
 
-def apply_transform(call: Call, x: Node, transform: Transform, name: str) -> Node:
+def _apply_transform(call: Call, x: Node, transform: Transform, name: str) -> Node:
     """x [..., T, P] as [..., K, Q].  Raises ``Unsupported`` where matrices would be too large."""
     transform.check()
     *batch, _, _ = x.type.shape
     if transform.split is not None:
-        return in_two_stages(call, x, transform, transform.split, name)
+        return _in_two_stages(call, x, transform, transform.split, name)
     bins = product(call, x, transform.dense())
     return Reshape(name=name, x=bins, shape=(*batch, transform.bins, transform.parts[1]))
 
@@ -127,7 +127,7 @@ def product(call: Call, x: Node, matrix: Array) -> Node:
     return Gemm(name=call.derive("product"), x=flat, w=w)
 
 
-def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) -> Node:
+def _in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) -> Node:
     """Sample ``b t1 + t2`` and bin ``k1 + a k2`` of ``n = a b`` (Cooley and Tukey, 1965)."""
     b = transform.n // a
     *batch, _, parts = x.type.shape
@@ -139,7 +139,7 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     def reshape(x: Node, *shape: int) -> Node:
         return Reshape(name=call.derive("as"), x=x, shape=shape)
 
-    x = reshape(weigh(call, x, transform), m, a, b, parts)
+    x = reshape(_weigh(call, x, transform), m, a, b, parts)
     stage = product(call, transpose(x, 0, 2, 1, 3), transform.first_stage(a))
     by_bin = reshape(transpose(reshape(stage, m, b, a, 2), 2, 0, 1, 3), a, m, b * 2)
     matrix = transform.second_stage(a)
@@ -150,7 +150,7 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     return along(name, bins, len(batch), range(transform.bins))
 
 
-def weigh(call: Call, x: Node, transform: Transform) -> Node:
+def _weigh(call: Call, x: Node, transform: Transform) -> Node:
     """x [..., T, P] times the weights, and zeros up to n samples."""
     if (transform.weights != 1).any():
         weights = call.constant("weights", transform.weights[:, None])
@@ -165,27 +165,27 @@ def dft(call: Call) -> Node:
     """Samples beyond ``dft_length`` are cut off, missing ones are 0."""
     x, last = call.node(0), call.node(0).type.rank - 1
     default = call.integer("axis", 1) if call.opset < 20 else -2
-    (axis,) = normal((scalar(call, 2, "axis", default),), x.type.rank)
+    (axis,) = normal((_scalar(call, 2, "axis", default),), x.type.rank)
     if axis == last:
         raise ValueError(f"axis {axis} holds the parts of numbers")
-    transform = parse_transform(call, x.type.shape[axis], x.type.shape[-1])
+    transform = _parse_transform(call, x.type.shape[axis], x.type.shape[-1])
     if transform.samples < x.type.shape[axis]:
         x = along(call.derive("used"), x, axis, range(transform.samples))
     if axis == last - 1:
-        return apply_transform(call, x, transform, call.result)
+        return _apply_transform(call, x, transform, call.result)
     perm = (*(i for i in range(last) if i != axis), axis, last)
     moved = Transpose(name=call.derive("moved"), x=x, perm=perm)
-    bins = apply_transform(call, moved, transform, call.derive("bins"))
+    bins = _apply_transform(call, moved, transform, call.derive("bins"))
     back = tuple(perm.index(i) for i in range(x.type.rank))
     return Transpose(name=call.result, x=bins, perm=back)
 
 
-def parse_transform(call: Call, size: int, parts: int) -> Transform:
+def _parse_transform(call: Call, size: int, parts: int) -> Transform:
     """Transform of ``size`` samples or bins, with the attributes of a DFT."""
     backwards, onesided = bool(call.integer("inverse", 0)), bool(call.integer("onesided", 0))
     if onesided and parts != 1 + backwards:
         raise Unsupported("onesided is the transform of real numbers, or the one back to them")
-    n = scalar(call, 1, "dft_length", 2 * (size - 1) if onesided and backwards else size)
+    n = _scalar(call, 1, "dft_length", 2 * (size - 1) if onesided and backwards else size)
     if n < 1 or parts not in (1, 2):
         raise Unsupported(f"of length {n}, and {parts} parts of a number")
     call.reserve((min(size, n),), 8)
@@ -200,7 +200,7 @@ def parse_transform(call: Call, size: int, parts: int) -> Transform:
     return Transform(n, n, weights, (2, 1), 1, 1 / n)
 
 
-def scalar(call: Call, position: int, role: str, default: int) -> int:
+def _scalar(call: Call, position: int, role: str, default: int) -> int:
     return int(call.array(position, role).reshape(())) if call.has(position) else default
 
 
@@ -211,8 +211,8 @@ def stft(call: Call) -> Node:
     if len(shape) not in (2, 3):
         raise Unsupported(f"of a signal of shape {shape}")
     batch, length, parts = (*shape, 1)[:3]
-    step = scalar(call, 1, "frame_step", 0)
-    n = scalar(call, 3, "frame_length", call.shape(2)[0] if call.has(2) else length)
+    step = _scalar(call, 1, "frame_step", 0)
+    n = _scalar(call, 3, "frame_length", call.shape(2)[0] if call.has(2) else length)
     onesided = bool(call.integer("onesided", 1))
     if parts not in (1, 2) or (onesided and parts == 2) or step < 1 or not 0 < n <= length:
         raise Unsupported(f"frames of {n} in steps of {step} of a signal of shape {shape}")
@@ -223,15 +223,15 @@ def stft(call: Call) -> Node:
     transform = Transform(n, n // 2 + 1 if onesided else n, window, (parts, 2))
     is_computed = call.has(2) and not call.is_known(2)
     if not is_computed and (transform.split is None or transform.dense_size <= MOST_IN_KERNELS):
-        return in_one_product(call, signal, transform, step)
+        return _in_one_product(call, signal, transform, step)
     x: Node = frames(call, signal, n, step)
     if is_computed:
         factors = Reshape(name=call.derive("window"), x=call.node(2), shape=(n, 1))
         x = Mul(name=call.derive("windowed"), x=x, y=factors)
-    return apply_transform(call, x, transform, call.result)
+    return _apply_transform(call, x, transform, call.result)
 
 
-def in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node:
+def _in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node:
     """A Conv: the columns of the matrix are its kernels."""
     transform.check()
     batch, length, parts = x.type.shape

@@ -42,7 +42,7 @@ class Labeled:
 @importer("Einsum")
 def einsum(call: Call) -> Node:
     equation = call.text("equation", "").replace(" ", "")
-    terms, output = parse(equation, [node.type.rank for node in call.nodes()])
+    terms, output = _parse(equation, [node.type.rank for node in call.nodes()])
     writer = EinsumContraction(call)
     values = [
         writer.diagonal(Labeled(node, term)) for node, term in zip(call.nodes(), terms, strict=True)
@@ -59,7 +59,7 @@ def einsum(call: Call) -> Node:
     return writer.order(result, output, call.result).node
 
 
-def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Labels of each operand and of the result, an ellipsis spelled out.  Raises ``ValueError``."""
     left, _, right = equation.partition("->")
     terms = left.split(",")
@@ -168,17 +168,17 @@ def gemm(call: Call) -> Node:
     x = transpose(call, call.node(0), "transA", "a")
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     adds = call.has(2) and beta != 0
-    has_row = adds and call.is_known(2) and is_row(call.array(2, "C"))
-    packed = stored_weights(call, alpha, call.integer("transB", 0))
+    has_row = adds and call.is_known(2) and _is_row(call.array(2, "C"))
+    packed = _stored_weights(call, alpha, call.integer("transB", 0))
     if packed is not None and (has_row or not adds):
         b = row(call, len(packed.codes), beta) if has_row else None
         return group(call, x, packed, b, call.result)
     if has_row and call.is_known(1):
-        w = kn_weights(call, alpha)
+        w = _kn_weights(call, alpha)
         return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
     name = call.derive("product") if adds else call.result
     if call.is_known(1):
-        product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
+        product: Node = Gemm(name=name, x=x, w=_kn_weights(call, alpha))
     else:
         y = transpose(call, call.node(1), "transB", "b")
         product = MatMul(name=name, x=scale(call, x, alpha, "alpha"), y=y)
@@ -187,7 +187,7 @@ def gemm(call: Call) -> Node:
     return Add(name=call.result, x=product, y=scale(call, call.node(2), beta, "beta"))
 
 
-def stored_weights(call: Call, alpha: float, depth_axis: int) -> PackedWeights | None:
+def _stored_weights(call: Call, alpha: float, depth_axis: int) -> PackedWeights | None:
     """The second operand, times ``alpha``, if it has packed codes with K along this axis."""
     value = call.value(1)
     if not isinstance(value, Blocked) or value.depth_axis != depth_axis:
@@ -195,7 +195,7 @@ def stored_weights(call: Call, alpha: float, depth_axis: int) -> PackedWeights |
     return value.packed._replace(scales=value.packed.scales * np.float32(alpha))
 
 
-def is_row(c: Array) -> bool:
+def _is_row(c: Array) -> bool:
     """Whether C is the same for every row of the result."""
     return c.size == 1 or c.shape[-1] == c.size
 
@@ -211,7 +211,7 @@ def row(call: Call, columns: int, beta: float) -> Node:
     return call.constant("bias", layout(call.array(2, "C")) * np.float32(beta))
 
 
-def kn_weights(call: Call, alpha: float) -> Node:
+def _kn_weights(call: Call, alpha: float) -> Node:
     """``alpha * B'`` as [K, N]."""
     flip = call.integer("transB", 0)
 
@@ -242,7 +242,7 @@ def matmul(call: Call) -> Node:
     """Operands of rank 1 count as a row (left) or a column (right) that the result drops."""
     left, right = call.shape(0), call.shape(1)
     if call.is_known(1) and len(right) <= 2:
-        return product_with_weights(call)
+        return _product_with_weights(call)
     x, y = call.node(0), call.node(1)
     if len(left) > 1 and len(right) > 1:
         return MatMul(name=call.result, x=x, y=y)
@@ -259,14 +259,14 @@ def matmul(call: Call) -> Node:
     return Reshape(name=call.derive("shape"), x=product, shape=tuple(shape))
 
 
-def product_with_weights(call: Call) -> Node:
+def _product_with_weights(call: Call) -> Node:
     """x [..., K] as rows times [K, N]."""
     x, right = call.node(0), call.shape(1)
     *batch, k = x.type.shape
     if len(batch) != 1:
         x = Reshape(name=call.derive("rows"), x=x, shape=(math.prod(batch), k))
     product: Node
-    if (packed := stored_weights(call, 1.0, 0)) is not None:
+    if (packed := _stored_weights(call, 1.0, 0)) is not None:
         product = group(call, x, packed, None, call.result)
     else:
         w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))

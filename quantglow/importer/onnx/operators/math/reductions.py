@@ -74,7 +74,7 @@ class Reduction:
 @importer(*_OPERATORS)
 def reduction(call: Call) -> Node:
     if not call.is_float(0):
-        return of_integers(call)
+        return _of_integers(call)
     x = call.node(0)
     reducer = Reduction(call, x.type.rank)
     return x if reducer.nothing else reducer.make(_OPERATORS[call.proto.op_type], x, call.result)
@@ -84,7 +84,7 @@ def reduction(call: Call) -> Node:
 def sum_transformed(call: Call) -> Node:
     """A function of the sum of functions; without axes to reduce, of the elements themselves."""
     if not call.is_float(0):
-        return of_integers(call)
+        return _of_integers(call)
     x, kind = call.node(0), call.proto.op_type
     reducer = Reduction(call, x.type.rank)
     if kind == "ReduceL1":
@@ -123,10 +123,10 @@ def log_sum_exp(call: Call) -> Node:
 
 @importer("ReduceProd")
 def product(call: Call) -> Node:
-    return of_integers(call) if not call.is_float(0) else fold(call, "mul", arg(0), arg(0))
+    return _of_integers(call) if not call.is_float(0) else _fold(call, "mul", arg(0), arg(0))
 
 
-def of_integers(call: Call) -> Node:
+def _of_integers(call: Call) -> Node:
     """Sums and products wrap; the mean is rounded towards zero.  For bool: any or all."""
     kind, dtype = call.proto.op_type, call.tensor(0).type.dtype
     functions = _LOGICAL if dtype is DType.BOOL else _COMBINED
@@ -144,10 +144,10 @@ def of_integers(call: Call) -> Node:
         for axis in Reduction(call, len(shape)).axes:
             count *= shape[axis]
         after = fn("idiv", x, constant_like(dtype, count))
-    return fold(call, functions[kind], before.get(kind, x), after)
+    return _fold(call, functions[kind], before.get(kind, x), after)
 
 
-def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
+def _one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
     """x with one element along an axis of any length: into its first one the others are combined,
     one after the other."""
     shape = x.type.shape
@@ -172,7 +172,7 @@ def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
     return reshape(call, combined, (*shape[:axis], 1, *shape[axis + 1 :]))
 
 
-def fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
+def _fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     """``after(combine of before(x))``, halves of every axis combined until one element is left."""
     x = call.tensor(0)
     dtype, reducer = x.type.dtype, Reduction(call, x.type.rank)
@@ -185,7 +185,7 @@ def fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     value: Node = map_elements(before, x) if before != arg(0) or wide is not dtype else x
     for axis in () if reducer.nothing else reducer.axes:
         if is_free(value.type.shape[axis]) and combine in _ONE_BY_ONE and wide is not DType.F32:
-            value = one_by_one(call, value, axis, _ONE_BY_ONE[combine])
+            value = _one_by_one(call, value, axis, _ONE_BY_ONE[combine])
         while (size := value.type.shape[axis]) > 1:
             half, odd = size // 2, size % 2
             ranges = [range(half), range(half, 2 * half), range(2 * half, size)]

@@ -83,11 +83,11 @@ def attend(steps: FusedNodes, query: Node, key: Node, value: Node, scores: Score
     row = steps.iota((1, 1, rows, 1), 2)
     query = steps.scale(query, scores.scale)
     if batch * heads * rows * columns > MOST_SCORES and rows > BLOCK_ROWS:
-        return in_blocks(steps, query, key, value, row, scores)
-    return at_once(steps, query, key, value, row, scores)
+        return _in_blocks(steps, query, key, value, row, scores)
+    return _at_once(steps, query, key, value, row, scores)
 
 
-def at_once(
+def _at_once(
     steps: FusedNodes, query: Node, key: Node, value: Node, row: Node, scores: Scores
 ) -> Node:
     """Attention of scaled queries, which are the steps ``row``."""
@@ -98,12 +98,12 @@ def at_once(
     grouped = steps.reshape(query, batch, shared, copies * rows, size)
     product = steps.matmul(grouped, steps.transpose(key, 0, 1, 3, 2))
     whole = steps.reshape(product, batch, heads, rows, columns)
-    shares = attention_shares(steps, whole, row, scores)
+    shares = _attention_shares(steps, whole, row, scores)
     mixed = steps.matmul(steps.reshape(shares, batch, shared, copies * rows, columns), value)
     return steps.reshape(mixed, batch, heads, rows, value.type.shape[3])
 
 
-def in_blocks(
+def _in_blocks(
     steps: FusedNodes, query: Node, key: Node, value: Node, row: Node, scores: Scores
 ) -> Node:
     """Attention in a loop over blocks of rows: only the scores of one block are in memory."""
@@ -127,7 +127,7 @@ def in_blocks(
     )
     queries, numbers = loop.block(query), loop.block(row)
     keys, values = loop.capture(key), loop.capture(value)
-    mixed = loop.stack(at_once(steps, queries, keys, values, numbers, inner))
+    mixed = loop.stack(_at_once(steps, queries, keys, values, numbers, inner))
     joined = steps.transpose(mixed, 1, 2, 0, 3, 4)
     padded = steps.reshape(joined, batch, heads, trips * BLOCK_ROWS, value.type.shape[3])
     return steps.part(padded, 2, 0, rows)
@@ -180,7 +180,7 @@ class LoopSteps:
         )
 
 
-def attention_shares(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
+def _attention_shares(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
     """The softmax of what the scores of the steps ``row`` become."""
     if scores.cap:
         x = steps.cap(x, scores.cap)

@@ -51,16 +51,16 @@ class WindowGeometry:
 def parse_windows(call: Call, kernel: tuple[int, ...]) -> WindowGeometry:
     """The attributes of ``call``, whose pads (if explicit) belong to its input."""
     rank = len(kernel)
-    pads = spatial_pads(call, rank)
+    pads = _spatial_pads(call, rank)
     return WindowGeometry(
-        kernel=pair(kernel),
-        strides=pair(call.integers("strides", (1,) * rank)),
-        dilations=pair(call.integers("dilations", (1,) * rank)),
-        pads=(*pair(pads[:rank], 0), *pair(pads[rank:], 0)),
+        kernel=_pair(kernel),
+        strides=_pair(call.integers("strides", (1,) * rank)),
+        dilations=_pair(call.integers("dilations", (1,) * rank)),
+        pads=(*_pair(pads[:rank], 0), *_pair(pads[rank:], 0)),
     )
 
 
-def spatial_pads(call: Call, rank: int) -> tuple[int, ...]:
+def _spatial_pads(call: Call, rank: int) -> tuple[int, ...]:
     """Explicit pads before all ``rank`` axes, then behind them."""
     pads = call.integers("pads", (0,) * 2 * rank)
     if len(pads) != 2 * rank:
@@ -70,7 +70,7 @@ def spatial_pads(call: Call, rank: int) -> tuple[int, ...]:
     return pads
 
 
-def pair(values: tuple[int, ...], absent: int = 1) -> Pair:
+def _pair(values: tuple[int, ...], absent: int = 1) -> Pair:
     """(H, W) of attributes with one or two entries; one spatial axis becomes W."""
     if len(values) not in (1, 2):
         raise Unsupported(f"{len(values)} spatial axes are too many")
@@ -90,10 +90,10 @@ def auto_padded(call: Call, windows: WindowGeometry, size: Pair) -> Pads:
         max((-(-d // s) - 1) * s + r - d, 0)
         for d, s, r in zip(size, windows.strides, windows.reach, strict=True)
     ]
-    return distribute(totals, upper=mode == "SAME_UPPER")
+    return _distribute(totals, upper=mode == "SAME_UPPER")
 
 
-def distribute(totals: list[int], upper: bool) -> Pads:
+def _distribute(totals: list[int], upper: bool) -> Pads:
     """Padding divided between both ends; an odd row goes to the end if ``upper``."""
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     before, after = (small, large) if upper else (large, small)
@@ -109,22 +109,22 @@ def is_volume(call: Call) -> bool:
     return len(call.shape(0)) == VOLUME_RANK
 
 
-def windows_of_volume(
+def _windows_of_volume(
     call: Call, kernel: tuple[int, ...], x: Node
 ) -> tuple[WindowGeometry, WindowGeometry]:
     """The windows along the depth of x [N, D, H, W, C], and over planes, with pads resolved."""
     strides, dilations = (call.integers(name, (1, 1, 1)) for name in ("strides", "dilations"))
-    pads = spatial_pads(call, 3)
+    pads = _spatial_pads(call, 3)
     depth = WindowGeometry(
-        kernel=pair((kernel[0], 1)),
-        strides=pair((strides[0], 1)),
-        dilations=pair((dilations[0], 1)),
+        kernel=_pair((kernel[0], 1)),
+        strides=_pair((strides[0], 1)),
+        dilations=_pair((dilations[0], 1)),
         pads=(pads[0], 0, pads[3], 0),
     )
     plane = WindowGeometry(
-        kernel=pair(kernel[1:]),
-        strides=pair(strides[1:]),
-        dilations=pair(dilations[1:]),
+        kernel=_pair(kernel[1:]),
+        strides=_pair(strides[1:]),
+        dilations=_pair(dilations[1:]),
         pads=(pads[1], pads[2], pads[4], pads[5]),
     )
     _, d, h, w, _ = x.type.shape
@@ -138,12 +138,12 @@ def bias(call: Call) -> Node | None:
     return call.weights(2, "f32", lambda b: b.reshape(-1)) if call.has(2) else None
 
 
-def volume_conv(call: Call) -> Node:
+def _volume_conv(call: Call) -> Node:
     """Weights [O, C/group, KD, KH, KW] become [KH, KW, KD * C/group, O]."""
     x = channels_last(call, call.node(0), call.value_name(0))
-    depth, plane = windows_of_volume(call, call.shape(1)[2:], x)
+    depth, plane = _windows_of_volume(call, call.shape(1)[2:], x)
     group = call.integer("group", 1)
-    image, count = side_by_side(call, x, depth, group)
+    image, count = _side_by_side(call, x, depth, group)
 
     def lay_out(w: Array) -> Array:
         outputs, channels, kd, kh, kw = w.shape
@@ -162,19 +162,19 @@ def volume_conv(call: Call) -> Node:
     return volumes(call, convolved, count)
 
 
-def volume_conv_transpose(call: Call) -> Node:
+def _volume_conv_transpose(call: Call) -> Node:
     """Weights [C, O/group, KD, KH, KW] become [KH, KW, KD * C/group, O], reversed in depth."""
     if call.attributes.get("output_shape") or call.text("auto_pad", "NOTSET") != "NOTSET":
         raise Unsupported("over three spatial axes it has pads of a wanted size")
     x, group = channels_last(call, call.node(0), call.value_name(0)), call.integer("group", 1)
-    kernel, pads = call.shape(1)[2:], spatial_pads(call, 3)
+    kernel, pads = call.shape(1)[2:], _spatial_pads(call, 3)
     strides, dilations = (call.integers(name, (1, 1, 1)) for name in ("strides", "dilations"))
     extra, around = call.integers("output_padding", (0, 0, 0)), dilations[0] * (kernel[0] - 1)
-    wide = with_borders(
+    wide = _with_borders(
         call, spread(call, x, strides[0]), around - pads[0], around - pads[3] + extra[0]
     )
     depth = WindowGeometry((kernel[0], 1), (1, 1), (dilations[0], 1), (0, 0, 0, 0))
-    image, count = side_by_side(call, wide, depth, group)
+    image, count = _side_by_side(call, wide, depth, group)
 
     def lay_out(w: Array) -> Array:
         c, outputs, kd, kh, kw = w.shape
@@ -187,10 +187,10 @@ def volume_conv_transpose(call: Call) -> Node:
         x=image,
         w=call.weights(1, "hwio", lay_out),
         b=bias(call),
-        strides=pair(strides[1:]),
-        dilations=pair(dilations[1:]),
+        strides=_pair(strides[1:]),
+        dilations=_pair(dilations[1:]),
         pads=(pads[1], pads[2], pads[4], pads[5]),
-        output_padding=pair(extra[1:], 0),
+        output_padding=_pair(extra[1:], 0),
         group=group,
     )
     return volumes(call, convolved, count)
@@ -208,7 +208,7 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     return along_span(call.derive("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
-def with_borders(call: Call, x: Node, before: int, after: int) -> Node:
+def _with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
     if before < 0 or after < 0:
         cut = max(-before, 0), max(-after, 0)
@@ -220,10 +220,10 @@ def with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     return Pad(name=call.derive("padded"), x=x, before=low, after=high)
 
 
-def side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, int]:
+def _side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, int]:
     """The slices under each window along the depth as channels of an image [N * OD, H, W, KD * C],
     those of a group side by side; and OD."""
-    x = with_borders(call, x, depth.pads[0], depth.pads[2])
+    x = _with_borders(call, x, depth.pads[0], depth.pads[2])
     n, d, h, w, c = x.type.shape
     (kd, _), (step, _), (gap, _) = depth.kernel, depth.strides, depth.dilations
     count = (d - depth.reach[0]) // step + 1
@@ -246,7 +246,7 @@ def volumes(call: Call, y: Node, count: int) -> Node:
 
 def pool_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: Pooled) -> Node:
     """``pool`` over the planes of x [N, D, H, W, C], then along its depth, as [N * OD, H, W, C]."""
-    depth, plane = windows_of_volume(call, kernel, x)
+    depth, plane = _windows_of_volume(call, kernel, x)
     n, d, h, w, c = x.type.shape
     flat = Reshape(name=call.derive("images"), x=x, shape=(n * d, h, w, c))
     planes = pool(call.derive("planes"), flat, plane)
@@ -261,7 +261,7 @@ def pool_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: P
 def conv(call: Call) -> Node:
     """Weights [O, C/group, KH, KW] become [KH, KW, C/group, O]."""
     if is_volume(call):
-        return volume_conv(call)
+        return _volume_conv(call)
     x = to_nhwc(call)
     windows = parse_windows(call, call.shape(1)[2:])
     convolved = Conv(
@@ -281,15 +281,15 @@ def conv(call: Call) -> Node:
 def conv_transpose(call: Call) -> Node:
     """Weights [C, O/group, KH, KW] become [KH, KW, C/group, O]."""
     if is_volume(call):
-        return volume_conv_transpose(call)
+        return _volume_conv_transpose(call)
     x = to_nhwc(call)
     group = call.integer("group", 1)
     windows = parse_windows(call, call.shape(1)[2:])
-    pads, output_padding = transposed_padding(call, windows, image_size(x))
+    pads, output_padding = _transposed_padding(call, windows, image_size(x))
     convolved = ConvTranspose(
         name=call.result,
         x=x,
-        w=call.weights(1, "hwio", lambda w: transpose_kernel(image_kernel(w), group)),
+        w=call.weights(1, "hwio", lambda w: _transpose_kernel(image_kernel(w), group)),
         b=bias(call),
         strides=windows.strides,
         dilations=windows.dilations,
@@ -310,19 +310,19 @@ def image_kernel(w: Array) -> Array:
     return w[:, :, None] if w.ndim == 3 else w
 
 
-def transpose_kernel(w: Array, group: int) -> Array:
+def _transpose_kernel(w: Array, group: int) -> Array:
     channels, o_group, kh, kw = w.shape
     split = w.reshape(group, channels // group, o_group, kh, kw)
     return split.transpose(3, 4, 1, 0, 2).reshape(kh, kw, channels // group, group * o_group)
 
 
-def transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple[Pads, Pair]:
+def _transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple[Pads, Pair]:
     """(pads, output_padding) that give the result the size ONNX asks for."""
-    extra = pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
+    extra = _pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
     mode = call.text("auto_pad", "NOTSET")
     output_size: Pair | None = None
     if call.attributes.get("output_shape"):
-        output_size = pair(call.integers("output_shape", ())[-(len(call.shape(0)) - 2) :])
+        output_size = _pair(call.integers("output_shape", ())[-(len(call.shape(0)) - 2) :])
     elif mode.startswith("SAME"):
         output_size = (size[0] * windows.strides[0], size[1] * windows.strides[1])
     elif mode == "VALID":
@@ -331,6 +331,6 @@ def transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple
         return windows.pads, extra
     full = np.subtract(size, 1) * windows.strides + windows.reach + np.array(extra)
     surplus = full - output_size
-    pads = distribute([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
+    pads = _distribute([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
     grown = np.array(extra) + np.maximum(-surplus, 0)
     return pads, (int(grown[0]), int(grown[1]))

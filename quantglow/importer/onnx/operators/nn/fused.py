@@ -180,20 +180,20 @@ class FusedNodes:
 def root_mean_square(call: Call) -> list[Node]:
     """``x / sqrt(mean(x^2) + epsilon) * scale`` over all axes from ``axis`` on."""
     steps = FusedNodes(call)
-    return normalize(steps, call.node(0), 1)
+    return _normalize(steps, call.node(0), 1)
 
 
 @importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def root_mean_square_of_sum(call: Call) -> list[Node]:
     """``root_mean_square`` of the sum of both operands and a bias; the sum where asked for."""
     steps = FusedNodes(call)
-    total = skip_sum(steps, 3)
+    total = _skip_sum(steps, 3)
     if any(call.proto.output[1:3]):
         raise Unsupported("it gives its mean or its deviation")
-    return [*normalize(steps, total, 2), total, total, total][:4]
+    return [*_normalize(steps, total, 2), total, total, total][:4]
 
 
-def normalize(steps: FusedNodes, x: Node, scale: int) -> list[Node]:
+def _normalize(steps: FusedNodes, x: Node, scale: int) -> list[Node]:
     """x over its root mean square, times the operand ``scale``; the factor where it is wanted."""
     call, rank = steps.call, x.type.rank
     axis = call.integer("axis", -1)
@@ -210,7 +210,7 @@ def normalize(steps: FusedNodes, x: Node, scale: int) -> list[Node]:
 def layer_normalization_of_sum(call: Call) -> list[Node]:
     """LayerNormalization of the sum of both operands and a bias; the sum where it is asked for."""
     steps = FusedNodes(call)
-    total = skip_sum(steps, 4)
+    total = _skip_sum(steps, 4)
     if any(call.proto.output[1:3]):
         raise Unsupported("it gives its mean or its deviation")
     normalized = LayerNormalization(
@@ -223,7 +223,7 @@ def layer_normalization_of_sum(call: Call) -> list[Node]:
     return [normalized, total, total, total][: len(call.proto.output)]
 
 
-def skip_sum(steps: FusedNodes, bias: int) -> Node:
+def _skip_sum(steps: FusedNodes, bias: int) -> Node:
     """Both operands and the bias, where there is one: the fourth output."""
     call = steps.call
     total = steps.add(call.node(0), call.node(1))
@@ -252,7 +252,7 @@ def embed_layer_normalization(call: Call) -> list[Node]:
     leaves of each sample [B]; the sum."""
     gamma, beta = (call.weights(position, "f32", lambda a: a) for position in (5, 6))
     steps = FusedNodes(call)
-    total = embed(steps, lambda position: (call.node(position), lambda rows: rows))
+    total = _embed(steps, lambda position: (call.node(position), lambda rows: rows))
     total = steps.rename(total, 2) if steps.has_output(2) else total
     return outputs(steps, total, gamma, beta)
 
@@ -270,7 +270,7 @@ def q_embed_layer_normalization(call: Call) -> list[Node]:
         return constant, lambda rows: steps.apply(real, [rows], DType.F32)
 
     gamma, beta = (call.constant("f32", reals(call, position)) for position in (5, 6))
-    total = embed(steps, table)
+    total = _embed(steps, table)
     return outputs(steps, total, gamma, beta)
 
 
@@ -286,7 +286,7 @@ def reals(call: Call, position: int) -> Array:
     return (codes - np.float32(point)) * np.float32(scale)
 
 
-def embed(steps: FusedNodes, table: Table) -> Node:
+def _embed(steps: FusedNodes, table: Table) -> Node:
     """The sum of the embeddings of words, positions and, where there are any, segments."""
     call = steps.call
 
@@ -314,10 +314,10 @@ def outputs(steps: FusedNodes, total: Node, gamma: Node, beta: Node) -> list[Nod
     normalized = LayerNormalization(
         name=steps.call.result, x=total, gamma=gamma, beta=beta, epsilon=epsilon
     )
-    return [normalized, unmask(steps) if steps.has_output(1) else total, total]
+    return [normalized, _unmask(steps) if steps.has_output(1) else total, total]
 
 
-def unmask(steps: FusedNodes) -> Node:
+def _unmask(steps: FusedNodes) -> Node:
     """Number of ones of the mask [B, T] in each sample; 0 without a mask."""
     call = steps.call
     if not call.has(7):

@@ -61,21 +61,21 @@ def layer_normalization(call: Call) -> list[Node]:
         raise Unsupported(f"axis {axis} is outside rank {rank}")
     row = x.type.shape[axis % rank :]
     epsilon = call.number("epsilon", 1e-5)
-    if not all(is_row(call, position, len(row)) for position in (1, 2)):
-        y = by_operands(call, x, math.prod(row), epsilon)
+    if not all(_is_row(call, position, len(row)) for position in (1, 2)):
+        y = _by_operands(call, x, math.prod(row), epsilon)
     else:
-        y = by_constants(call, x, row, epsilon)
+        y = _by_constants(call, x, row, epsilon)
     if not any(call.proto.output[1:]):
         return [y]
-    return [y, *moments(call, x, tuple(range(axis % rank, rank)), epsilon)]
+    return [y, *_moments(call, x, tuple(range(axis % rank, rank)), epsilon)]
 
 
-def is_row(call: Call, position: int, rank: int) -> bool:
+def _is_row(call: Call, position: int, rank: int) -> bool:
     """Whether an operand is known and the same for each row of so many axes, or left out."""
     return not call.has(position) or (call.is_known(position) and len(call.shape(position)) <= rank)
 
 
-def by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> Node:
+def _by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> Node:
     """Rows normalized, times gamma plus beta, which are known."""
 
     def flat(array: Array) -> Array:
@@ -87,10 +87,10 @@ def by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> N
     def normalize(name: str, x: Node) -> Node:
         return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
 
-    return in_rows(call, x, math.prod(row), normalize)
+    return _in_rows(call, x, math.prod(row), normalize)
 
 
-def by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
+def _by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
     """Rows normalized where gamma or beta is computed, or differs from row to row.
 
     ONNX's definition as a function computes the variance as a difference of two means, of which
@@ -106,7 +106,7 @@ def by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
     return Add(name=call.result, x=scaled, y=call.node(2)) if has_beta else scaled
 
 
-def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[Node]:
+def _moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[Node]:
     """``mean`` and ``1 / sqrt(variance + epsilon)`` over some axes, which are kept."""
 
     def name(position: int, tag: str) -> str:
@@ -122,7 +122,7 @@ def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[
     return [mean, Reciprocal(name=name(2, "inverse"), x=root)]
 
 
-def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], Node]) -> Node:
+def _in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], Node]) -> Node:
     """``operator(name, x)`` on x as rows of so many columns, and back to the shape of x."""
     if x.type.shape[-1:] == (columns,):
         return operator(call.result, x)
@@ -168,7 +168,7 @@ def group(call: Call, groups: int) -> Node:
     x = call.node(0)
     n, c, *pixels = x.type.shape
     gamma, beta = (
-        of_channels(call, i, tag, (c, *(1 for _ in pixels)))
+        _of_channels(call, i, tag, (c, *(1 for _ in pixels)))
         for i, tag in ((1, "gamma"), (2, "beta"))
     )
     shape = (n * groups, x.type.size // (n * groups))
@@ -180,7 +180,7 @@ def group(call: Call, groups: int) -> Node:
     return Add(name=call.result, x=scaled, y=beta)
 
 
-def of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> Node:
+def _of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> Node:
     """An operand with one element for each channel, known or computed."""
     if call.is_known(position):
         return call.constant(tag, call.array(position, tag).reshape(shape))
@@ -210,30 +210,30 @@ def softmax(call: Call) -> Node:
         raise Unsupported(f"axis {axis} is outside rank {rank}")
     axis = axis % rank if axis < 0 else axis
     if axis == rank - 1:
-        return over_last_axis(call, x)
-    return over_axis(call, x, axis) if call.opset >= 13 else over_rows(call, x, axis)
+        return _over_last_axis(call, x)
+    return _over_axis(call, x, axis) if call.opset >= 13 else _over_rows(call, x, axis)
 
 
-def over_last_axis(call: Call, x: Node) -> Node:
+def _over_last_axis(call: Call, x: Node) -> Node:
     operator = Softmax if call.proto.op_type == "Softmax" else LogSoftmax
     return operator(name=call.result, x=x)
 
 
-def over_axis(call: Call, x: Node, axis: int) -> Node:
+def _over_axis(call: Call, x: Node, axis: int) -> Node:
     """Swap the axis with the last one, and back."""
     perm = list(range(x.type.rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
     moved = Transpose(name=call.derive("moved"), x=x, perm=tuple(perm))
-    normalized = over_last_axis(call, moved)
+    normalized = _over_last_axis(call, moved)
     return Transpose(name=call.derive("back"), x=normalized, perm=tuple(perm))
 
 
-def over_rows(call: Call, x: Node, axis: int) -> Node:
+def _over_rows(call: Call, x: Node, axis: int) -> Node:
     """Flatten to rows of everything from ``axis`` on, and back."""
     shape = x.type.shape
     rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     flat = Reshape(name=call.derive("rows"), x=x, shape=rows)
-    return Reshape(name=call.derive("shape"), x=over_last_axis(call, flat), shape=shape)
+    return Reshape(name=call.derive("shape"), x=_over_last_axis(call, flat), shape=shape)
 
 
 @importer("LpNormalization")

@@ -52,12 +52,12 @@ def pool(call: Call, make: Callable[..., Node]) -> Node:
     kernel = call.integers("kernel_shape", ())
     if is_volume(call):
         x = channels_last(call, call.node(0), call.value_name(0))
-        images = over_windows(call, call.result, x, kernel, make)
+        images = _over_windows(call, call.result, x, kernel, make)
         return volumes(call, images, images.type.shape[0] // x.type.shape[0])
-    return from_nhwc(call, over_windows(call, call.result, to_nhwc(call), kernel, make))
+    return from_nhwc(call, _over_windows(call, call.result, to_nhwc(call), kernel, make))
 
 
-def over_windows(
+def _over_windows(
     call: Call, name: str, x: Node, kernel: tuple[int, ...], make: Callable[..., Node]
 ) -> Node:
     """A pool over images under a name; over volumes [N, D, H, W, C] as [N * OD, OH, OW, C]."""
@@ -103,9 +103,9 @@ def lp_pool(call: Call) -> Node:
     )
 
     def pool_mean(name: str, x: Node, **options: Any) -> Node:
-        return whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
+        return _whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
 
-    mean = over_windows(call, call.derive("mean"), powers, kernel, pool_mean)
+    mean = _over_windows(call, call.derive("mean"), powers, kernel, pool_mean)
     size = call.constant("size", np.array(math.prod(kernel)))
     total = Mul(name=call.derive("sum"), x=mean, y=size)
     root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
@@ -114,7 +114,7 @@ def lp_pool(call: Call) -> Node:
     return from_nhwc(call, root)
 
 
-def whole(pool: AveragePool) -> AveragePool:
+def _whole(pool: AveragePool) -> AveragePool:
     """The same windows, with padding up to the end of the last one."""
     if not pool.ceil_mode:
         return pool

@@ -72,12 +72,12 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
                 sizes=(rows.shape[0], size),
                 steps=(1, 1),
             )
-        return Gemm(name=name, x=piece, w=known_weights(call, w))
+        return Gemm(name=name, x=piece, w=_known_weights(call, w))
 
-    codes, less = lower(weights)
-    terms = Terms(weights.sum(axis=0), less, products(call, codes, product))
+    codes, less = _lower(weights)
+    terms = Terms(weights.sum(axis=0), less, _products(call, codes, product))
     if less.any():
-        terms.inputs += products(call, np.ones((k, 1), np.int32), product)
+        terms.inputs += _products(call, np.ones((k, 1), np.int32), product)
     if len(batch) == 1:
         return terms.add_up(name, call, point)
     total = terms.add_up(call.derive("total"), call, point)
@@ -101,10 +101,10 @@ def whole(call: Call, position: int) -> Node:
     x = value.node if isinstance(value, IntegerValue) else call.tensor(position)
     if x.type.dtype not in (DType.I8, DType.U8):
         raise Unsupported(f"{name!r} is {x.type.dtype}")
-    return call.scope.share(value, "whole", lambda: as_whole(call, x))
+    return call.scope.share(value, "whole", lambda: _as_whole(call, x))
 
 
-def as_whole(call: Call, x: Node) -> Node:
+def _as_whole(call: Call, x: Node) -> Node:
     """``whole`` of a node of int8 or uint8."""
     offset = WHOLE.dtype.limits[0] - x.type.dtype.limits[0]
     return recode(call.derive("whole"), x, WHOLE, offset, call.scope)
@@ -139,18 +139,18 @@ class ZeroPoint:
         return less if self.node is None else fn("isub", less, arg(index))
 
 
-def products(
+def _products(
     call: Call, weights: Array, product: Callable[[str, slice, Array], Node]
 ) -> list[Node]:
     """Products with int8 weights along their second last axis that add up to the one asked for."""
     pieces = []
-    for layer in weight_layers(weights):
-        for part in exact_parts(layer):
+    for layer in _weight_layers(weights):
+        for part in _exact_parts(layer):
             pieces.append(product(call.derive("sum"), part, layer[..., part, :]))
     return pieces
 
 
-def lower(weights: Array) -> tuple[Array, Array]:
+def _lower(weights: Array) -> tuple[Array, Array]:
     """Weights of channels (last axis) as int8 plus a number for each: 0 where they are int8."""
     axes = tuple(range(weights.ndim - 1))
     least, most = weights.min(axis=axes), weights.max(axis=axes)
@@ -160,7 +160,7 @@ def lower(weights: Array) -> tuple[Array, Array]:
     return weights - less, less
 
 
-def weight_layers(weights: Array) -> Iterator[Array]:
+def _weight_layers(weights: Array) -> Iterator[Array]:
     """int8 that add up to the weights: one layer, or up to three."""
     layer = np.clip(weights, *DType.I8.limits)
     yield layer
@@ -169,7 +169,7 @@ def weight_layers(weights: Array) -> Iterator[Array]:
         yield layer
 
 
-def exact_parts(weights: Array) -> Iterator[slice]:
+def _exact_parts(weights: Array) -> Iterator[slice]:
     """Runs along the second last axis in which no sum of products with int8 passes ``EXACT``."""
     # |x| <= 128, so no order of adding can pass the sum of 128 |w|: below 2^24 float32 is exact.
     worst = 128 * np.abs(weights.astype(np.int64))
@@ -183,7 +183,7 @@ def exact_parts(weights: Array) -> Iterator[slice]:
     yield slice(start, len(columns))
 
 
-def known_weights(call: Call, w: Array) -> Constant:
+def _known_weights(call: Call, w: Array) -> Constant:
     value = np.ascontiguousarray(w, np.int8)
     return Constant(name=call.derive("weights"), value=value, element=WHOLE)
 
@@ -225,10 +225,10 @@ def add(indices: Iterable[int]) -> Expr:
 
 @importer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(call: Call) -> Sequence[Node]:
-    return dynamically_quantized(call, call.node(0), [call.result_name(i) for i in range(3)])
+    return _dynamically_quantized(call, call.node(0), [call.result_name(i) for i in range(3)])
 
 
-def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[Node, Node, Node]:
+def _dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[Node, Node, Node]:
     """uint8 codes of a range found at run time that includes 0, its scale and its zero point."""
     axes = tuple(range(x.type.rank))
     lowest = ReduceMin(name=call.derive("lowest"), x=x, axes=axes, keepdims=False)
@@ -245,11 +245,11 @@ def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[No
     zero_point = Elementwise(
         name=names[2],
         args=(lowest, scale),
-        expression=fn("int", round_within(shift, const(0), const(255))),
+        expression=fn("int", _round_within(shift, const(0), const(255))),
         out=CODES,
     )
     point = fn("float", arg(2))
-    steps = round_within(
+    steps = _round_within(
         fn("div", arg(0), arg(1)), fn("sub", const(0), point), fn("sub", const(255), point)
     )
     codes = Elementwise(
@@ -261,7 +261,7 @@ def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[No
     return codes, scale, zero_point
 
 
-def round_within(value: Expr, low: Expr, high: Expr) -> Expr:
+def _round_within(value: Expr, low: Expr, high: Expr) -> Expr:
     return fn("rint", fn("fmin", fn("fmax", value, low), high))
 
 
@@ -292,22 +292,22 @@ def conv_integer(call: Call) -> Node:
         return Conv(
             name=name,
             x=x,
-            w=known_weights(call, w),
+            w=_known_weights(call, w),
             strides=strides,
             pads=pads,
             dilations=dilations,
             group=group,
         )
 
-    codes, less = lower(weights) if group == 1 else (weights, np.zeros(1, np.int32))
+    codes, less = _lower(weights) if group == 1 else (weights, np.zeros(1, np.int32))
     height, width = image_size(x)
     call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
     inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
     totals = conv2d(Images.of(inside), weights.astype(np.float64), strides, dilations, group)
     totals = totals if any(pads) else totals[:, :1, :1]
-    terms = Terms(totals, less, products(call, codes, product))
+    terms = Terms(totals, less, _products(call, codes, product))
     if less.any():
-        terms.inputs += products(call, np.ones_like(codes[..., :1]), product)
+        terms.inputs += _products(call, np.ones_like(codes[..., :1]), product)
     return from_nhwc(call, terms.add_up(call.result, call, point))
 
 
@@ -337,8 +337,8 @@ class QuantizedCell(Cell):
         """``float(sum) * (scale * scales)`` of x, which is quantized first, and the weights."""
         call = self.call
         names = [call.derive(f"{tag}-{part}") for part in ("codes", "scale", "zero_point")]
-        codes, scale, point = dynamically_quantized(call, x, names)
-        whole = as_whole(call, codes)
+        codes, scale, point = _dynamically_quantized(call, x, names)
+        whole = _as_whole(call, codes)
         sums = rows_times_weights(call, call.derive(f"{tag}-sums"), whole, ZeroPoint(point, 128), w)
         return Elementwise(
             name=call.derive(tag),
@@ -354,7 +354,7 @@ def dynamic_quantize_lstm(call: Call) -> list[Node]:
     if sequence_lengths(call, *call.shape(0)[:2]) is not None:
         raise Unsupported("its states have one range for sequences of different lengths")
     w, r = (call.array(position, "weight").astype(np.int32) for position in (1, 2))
-    w, r = w - zero_points(call, 9), r - zero_points(call, 11)
+    w, r = w - _zero_points(call, 9), r - _zero_points(call, 11)
     w_scales, r_scales = (as_float32(call.array(position, "scale")) for position in (8, 10))
     cells = build_cells(call, 4, LSTM_FUNCTIONS, w, r)
     quantized_cells = [
@@ -366,7 +366,7 @@ def dynamic_quantize_lstm(call: Call) -> list[Node]:
     return lstm_nodes(call, quantized_cells)
 
 
-def zero_points(call: Call, position: int) -> Array:
+def _zero_points(call: Call, position: int) -> Array:
     """Zero points that broadcast to the weights [D, I, 4 * H].  Raises ``ValueError`` where the
     operator has none: it has one for each direction, 0 for int8."""
     points = call.array(position, "zero point").astype(np.int32)

@@ -94,7 +94,7 @@ class Parameters:
         return STORED[self.onnx_type][1]
 
 
-def parse_parameters(
+def _parse_parameters(
     call: Call, scale: int, zero_point: int, onnx_type: int, axis: int = 0
 ) -> Parameters:
     """The parameters at these operand positions.  Raises ``Unsupported`` where they are computed,
@@ -117,13 +117,13 @@ def quantize_linear(call: Call) -> IntegerValue:
     """A rounding of the user's: to exactly this type."""
     x = call.node(0)
     onnx_type = call.integer("output_dtype", 0) or TP.UINT8
-    parameters = parse_parameters(call, 1, 2, onnx_type, channel_axis(call, x.type.rank))
-    check_scales(parameters.scales, x.type.shape, parameters.axis)
+    parameters = _parse_parameters(call, 1, 2, onnx_type, _channel_axis(call, x.type.rank))
+    _check_scales(parameters.scales, x.type.shape, parameters.axis)
     codes = Quantize(name=call.result, x=x, out=parameters.element())
     return IntegerValue(codes, parameters.offset, parameters.onnx_type)
 
 
-def channel_axis(call: Call, rank: int) -> int:
+def _channel_axis(call: Call, rank: int) -> int:
     axis = call.integer("axis", 1)
     return axis + rank if axis < 0 else axis
 
@@ -133,23 +133,23 @@ def dequantize_linear(call: Call) -> Node | KnownValue:
     value = call.value(0)
     if isinstance(value, KnownValue):
         return code(call, value)
-    axis = channel_axis(call, len(call.shape(0)))
-    check_scales(call.array(1, "scale"), call.shape(0), axis)
+    axis = _channel_axis(call, len(call.shape(0)))
+    _check_scales(call.array(1, "scale"), call.shape(0), axis)
     if value_onnx_type(value) == TP.INT32:
-        return dequantize_sums(call, axis)
+        return _dequantize_sums(call, axis)
     return Dequantize(name=call.result, x=store(call, 0, 1, 2, axis))
 
 
-def check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
+def _check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
     """Raise ``ValueError`` for a vector of scales that is not one for each element of an axis."""
     count = scales.size
     if scales.ndim == 1 and count > 1 and (axis >= len(shape) or shape[axis] != count):
         raise ValueError(f"{count} scales do not fit axis {axis} of {shape}")
 
 
-def dequantize_sums(call: Call, axis: int) -> Node:
+def _dequantize_sums(call: Call, axis: int) -> Node:
     """``float(x - zero_point) * scale`` of int32 that were computed, as sums of products are."""
-    x, parameters = call.tensor(0), parse_parameters(call, 1, 2, TP.INT32, axis)
+    x, parameters = call.tensor(0), _parse_parameters(call, 1, 2, TP.INT32, axis)
     shape = tuple(-1 if i == axis else 1 for i in range(x.type.rank))
     shape = shape if parameters.scales.size > 1 else ()
     scales = call.constant("scale", parameters.scales.reshape(shape))
@@ -164,10 +164,10 @@ def store(call: Call, position: int, scale: int, zero_point: int, axis: int = 0)
     """A run-time operand as integers of the type that its parameters say."""
     value, name = call.value(position), call.value_name(position)
     if isinstance(value, IntegerValue):
-        parameters = parse_parameters(call, scale, zero_point, value.onnx_type, axis)
-        return reinterpret(value, parameters.element(), parameters.offset, call)
+        parameters = _parse_parameters(call, scale, zero_point, value.onnx_type, axis)
+        return _reinterpret(value, parameters.element(), parameters.offset, call)
     x = call.tensor(position)
-    parameters = parse_parameters(call, scale, zero_point, value_onnx_type(x), axis)
+    parameters = _parse_parameters(call, scale, zero_point, value_onnx_type(x), axis)
     element = parameters.element()
     if x.type.quant or x.type.dtype.limits[0] != element.dtype.limits[0] + parameters.offset:
         raise Unsupported(f"{name!r} is {x.type.dtype}, which its zero point is not")
@@ -175,7 +175,7 @@ def store(call: Call, position: int, scale: int, zero_point: int, axis: int = 0)
     return recode(call.derive("stored"), x, element, -parameters.offset, call.scope)
 
 
-def reinterpret(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
+def _reinterpret(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
     """The same codes under other parameters: what ONNX means where they differ."""
     node = value.node
     if node.type.dtype is not element.dtype or value.offset != offset:
@@ -194,7 +194,7 @@ def code(call: Call, value: KnownValue) -> KnownValue:
     proto.domain = ""  # the standard domain has the same operator
     (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
     block = call.integer("block_size", 0)
-    packed = expand_blocks(call, value, folded, block) if block else None
+    packed = _expand_blocks(call, value, folded, block) if block else None
     if packed is not None or value.onnx_type not in CONSTANT_STORED:
         return packed or folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
@@ -205,9 +205,9 @@ def code(call: Call, value: KnownValue) -> KnownValue:
         zero_points = call.array(2, "zero point").astype(np.int32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         return folded
-    axis = channel_axis(call, codes.ndim)
+    axis = _channel_axis(call, codes.ndim)
     spread = [
-        over_blocks(a, codes.shape, axis, block) if block else spread_along(a, codes.shape, axis)
+        _over_blocks(a, codes.shape, axis, block) if block else spread_along(a, codes.shape, axis)
         for a in (scales, zero_points)
     ]
     return Coded(
@@ -226,9 +226,9 @@ CODES: dict[int, tuple[int, int]] = {
 """Bits and the least integer of types whose blocks a product takes as packed codes."""
 
 
-def expand_blocks(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Blocked | None:
+def _expand_blocks(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Blocked | None:
     """A matrix in blocks as packed codes; None if it has no such form."""
-    axis, scales = channel_axis(call, value.array.ndim), as_float32(call.array(1, "scale"))
+    axis, scales = _channel_axis(call, value.array.ndim), as_float32(call.array(1, "scale"))
     if value.array.ndim != 2 or value.onnx_type not in CODES or block % GRAIN or block > LONGEST:
         return None
     bits, least = CODES[value.onnx_type]
@@ -257,7 +257,7 @@ def spread_along(array: Array, shape: tuple[int, ...], axis: int) -> Array:
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
-def over_blocks(array: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+def _over_blocks(array: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
     """Parameters of blocks along an axis in the shape of what they belong to."""
     return np.repeat(array, block, axis).take(range(shape[axis]), axis)
 
@@ -269,11 +269,11 @@ def import_moved(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[st
     """
     operands = {name: scope.values[name] for name in proto.input if name}
     first = operands.get(proto.input[0]) if proto.input else None
-    if not isinstance(first, IntegerValue) or not moves(proto):
+    if not isinstance(first, IntegerValue) or not _moves(proto):
         return None
     moved = operands if proto.op_type == "Concat" else {proto.input[0]: first}
     integers = {name: v for name, v in moved.items() if isinstance(v, IntegerValue)}
-    if len(integers) < len(moved) or not all(alike(v, first) for v in integers.values()):
+    if len(integers) < len(moved) or not all(_alike(v, first) for v in integers.values()):
         return None
     codes: dict[str, Value] = {n: align(n, v, first, scope) for n, v in integers.items()}
     results = run(proto, replace(scope, values=ChainMap(codes, scope.values)))
@@ -283,14 +283,14 @@ def import_moved(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[st
     }
 
 
-def moves(proto: onnx.NodeProto) -> bool:
+def _moves(proto: onnx.NodeProto) -> bool:
     if proto.op_type == "Resize":
         modes = [a.s for a in proto.attribute if a.name == "mode"]
         return modes in ([], [b"nearest"])
     return proto.op_type in MOVES and not proto.domain
 
 
-def alike(one: IntegerValue, other: IntegerValue) -> bool:
+def _alike(one: IntegerValue, other: IntegerValue) -> bool:
     """Whether equal codes are equal integers."""
     same_type = (one.onnx_type, one.node.type.dtype) == (other.onnx_type, other.node.type.dtype)
     return same_type and one.offset == other.offset
@@ -334,7 +334,7 @@ def import_index(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[st
     return None if result is None else {proto.output[0]: result}
 
 
-def widen(call: Call) -> IntegerValue | None:
+def _widen(call: Call) -> IntegerValue | None:
     """Cast to integers that hold them all."""
     value, wide = call.value(0), call.integer("to", 0)
     if isinstance(value, IntegerValue) and wide in (TP.INT32, TP.INT64):
@@ -342,7 +342,7 @@ def widen(call: Call) -> IntegerValue | None:
     return None
 
 
-def shift(call: Call) -> IntegerValue | None:
+def _shift(call: Call) -> IntegerValue | None:
     """Add of a known scalar to wider integers."""
     value, other = call.value(0), call.value(1)
     if isinstance(value, IntegerValue) and isinstance(other, KnownValue) and other.array.size == 1:
@@ -353,7 +353,7 @@ def shift(call: Call) -> IntegerValue | None:
     return None
 
 
-def look_up(call: Call) -> Node | None:
+def _look_up(call: Call) -> Node | None:
     """Gather of known floats at codes counted from 0: a Table."""
     data, value = call.value(0), call.value(1)
     if not isinstance(value, IntegerValue) or not isinstance(data, KnownValue):
@@ -368,8 +368,8 @@ def look_up(call: Call) -> Node | None:
 
 
 INDEXING: dict[str, Callable[[Call], Value | None]] = {
-    "Add": shift,
-    "Cast": widen,
-    "Gather": look_up,
+    "Add": _shift,
+    "Cast": _widen,
+    "Gather": _look_up,
 }
 """How tables of a function are written, see ``export_elementwise``."""

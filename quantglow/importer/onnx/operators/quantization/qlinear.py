@@ -105,7 +105,7 @@ class QLinearNodes:
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """Operands, the float operator on channels-first images, the result."""
         call, form = self.call, self.form
-        check_softmax(call)
+        _check_softmax(call)
         inputs = [call.value_name(position) for position in form.plain]
         for position in form.operands:
             real = self.name("real")
@@ -159,7 +159,7 @@ class QLinearNodes:
         return name
 
     def dequantize(self, position: int, result: str) -> onnx.NodeProto:
-        parameters = dequantized_operands(self.call, range(position, position + 3))
+        parameters = _dequantized_operands(self.call, range(position, position + 3))
         axis = self.axis() if position == self.form.operands[-1] else 1
         return onnx.helper.make_node("DequantizeLinear", parameters, [result], axis=axis)
 
@@ -195,16 +195,16 @@ class QLinearNodes:
         return node
 
     def quantize(self, x: str) -> onnx.NodeProto:
-        parameters = dequantized_operands(self.call, range(self.form.result, self.form.result + 2))
+        parameters = _dequantized_operands(self.call, range(self.form.result, self.form.result + 2))
         return onnx.helper.make_node("QuantizeLinear", [x, *parameters], self.call.proto.output[:1])
 
 
-def dequantized_operands(call: Call, positions: Sequence[int]) -> list[str]:
+def _dequantized_operands(call: Call, positions: Sequence[int]) -> list[str]:
     """Operand names; absent ones at the end are left out."""
     return [call.value_name(p) for p in positions if call.has(p)]
 
 
-def check_softmax(call: Call) -> None:
+def _check_softmax(call: Call) -> None:
     """Softmax before opset 13 flattened what follows the axis."""
     if call.proto.op_type != "QLinearSoftmax":
         return

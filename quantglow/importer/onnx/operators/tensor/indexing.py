@@ -31,7 +31,7 @@ def reshape(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.type.shape == shape else Reshape(name=call.derive("as"), x=x, shape=shape)
 
 
-def move(call: Call, x: Node, perm: Sequence[int]) -> Node:
+def _move(call: Call, x: Node, perm: Sequence[int]) -> Node:
     if list(perm) == list(range(len(perm))):
         return x
     return Transpose(name=call.derive("moved"), x=x, perm=tuple(perm))
@@ -52,7 +52,7 @@ def row_major_strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-def from_the_end(index: Expr, size: int) -> Expr:
+def _from_the_end(index: Expr, size: int) -> Expr:
     """Negative indices count from the end."""
     return fn("select", fn("lt", index, lconst(0)), fn("iadd", index, lconst(size)), index)
 
@@ -70,7 +70,7 @@ class Bound:
     @staticmethod
     def of(index: Expr, length: int) -> Bound:
         """The bound of an index that may count from the end."""
-        return Bound(from_the_end(index, length), index, length)
+        return Bound(_from_the_end(index, length), index, length)
 
     @property
     def holds(self) -> Expr:
@@ -94,7 +94,7 @@ def positions(
     Raises ``ValueError`` for known indices that are out of range.
     """
     operands = list(args)
-    matters = branch_condition(call, operands)
+    matters = _branch_condition(call, operands)
     # Selects nest from the last bound to the first, so that the first broken one is outermost.
     for bound in reversed(bounds):
         broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
@@ -102,7 +102,7 @@ def positions(
     node = integers(call, tag, value, operands)
     arrays = [value for value in map(constant_value, operands) if value is not None]
     if bounds and len(arrays) == len(operands) and not node.has_free_sizes:
-        check_positions(node, node.evaluate(*arrays))
+        _check_positions(node, node.evaluate(*arrays))
     return node
 
 
@@ -118,7 +118,7 @@ def constant_value(node: Node) -> Array | None:
     return None
 
 
-def branch_condition(call: Call, args: list[Node]) -> Expr | None:
+def _branch_condition(call: Call, args: list[Node]) -> Expr | None:
     """Whether the branches around a node are taken, by operands that are added; None outside."""
     all_hold: Expr | None = None
     for condition, is_then in call.scope.conditions:
@@ -146,7 +146,7 @@ def from_the_begin(call: Call, indices: Node, length: int) -> Node:
     return positions(call, "indices", wide, [indices], [Bound(wide, wide, length)])
 
 
-def check_positions(node: Node, positions: Array) -> None:
+def _check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
     if positions.size and (most := int(positions.max())) >= misplace(0) - MOST_INDEX:
         error = out_of_range(node.name, most, most)
@@ -178,7 +178,7 @@ def integers(call: Call, tag: str, value: Expr, args: Sequence[Node]) -> Node:
     return Elementwise(name=call.derive(tag), args=tuple(args), expression=value, out=INT64)
 
 
-def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
+def _rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
     """Gather of rows of ``width`` elements of x, the result of the ONNX node."""
     table = reshape(call, x, (x.type.size // width, width))
     return Gather(name=call.result, x=table, indices=rows, axis=0)
@@ -203,10 +203,10 @@ def element_positions(
     return positions(call, "positions", dot(terms), args, [] if trusted else [bound])
 
 
-def are_below(indices: Node, length: int) -> bool:
+def _are_below(indices: Node, length: int) -> bool:
     """Whether indices are known to be in range: parts of a Constant."""
     if isinstance(indices, Reshape | Slice | Expand):
-        return are_below(indices.x, length)
+        return _are_below(indices.x, length)
     return isinstance(indices, Constant) and bool(
         ((indices.value >= 0) & (indices.value < length)).all()
     )
@@ -216,10 +216,10 @@ def are_below(indices: Node, length: int) -> bool:
 def gather_elements(call: Call) -> Node:
     x, indices = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    if isinstance(x, Expand) and x.x.type.size == 1 and are_below(indices, x.type.shape[axis]):
+    if isinstance(x, Expand) and x.x.type.size == 1 and _are_below(indices, x.type.shape[axis]):
         one = reshape(call, x.x, (1,) * indices.type.rank)
         return Expand(name=call.result, x=one, shape=indices.type.shape)
-    gathered = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
+    gathered = _rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
     return reshape(call, gathered, indices.type.shape)
 
 
@@ -233,7 +233,7 @@ def gather_nd(call: Call) -> Node:
     if outer[:batch] != x.type.shape[:batch]:
         raise ValueError(f"indices {indices.type} are not of the batch of {x.type}")
     if not batch and (axes := counted_axes(indices, sizes)):
-        return spread(call, x, axes, (*outer, *inner))
+        return _spread(call, x, axes, (*outer, *inner))
     strides = row_major_strides(sizes)
     args = coordinates(call, indices)
     bounds = [Bound.of(fn("int64", arg(i)), sizes[batch + i]) for i in range(depth)]
@@ -242,11 +242,11 @@ def gather_nd(call: Call) -> Node:
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
     rows = positions(call, "rows", dot(terms), args, bounds)
-    gathered = rows_at(call, x, rows, math.prod(inner))
+    gathered = _rows_at(call, x, rows, math.prod(inner))
     return reshape(call, gathered, (*outer, *inner))
 
 
-def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
+def _spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
     """x with its first axes at ``axes`` of a shape, and repeated along those between."""
     last = len(shape) - (x.type.rank - len(axes))
     x_axes = {*axes, *range(last, len(shape))}
@@ -270,7 +270,7 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
     return columns
 
 
-def axis_last(rank: int, axis: int) -> list[int]:
+def _axis_last(rank: int, axis: int) -> list[int]:
     """The permutation that swaps an axis with the last one: its own inverse."""
     perm = list(range(rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
@@ -285,15 +285,15 @@ def top_k(call: Call) -> list[Node]:
     (k,) = (call.parameter("k", 1) or (0,)) if call.has(1) else (call.integer("k", 0),)
     if not k:
         raise Unsupported("k is 0, so its results have no elements")
-    perm = axis_last(x.type.rank, axis)
-    rows = move(call, x, perm)
+    perm = _axis_last(x.type.rank, axis)
+    rows = _move(call, x, perm)
     largest = bool(call.integer("largest", 1))
     values = call.result
     chosen = TopK(name=call.result_name(1), x=rows, k=k, largest=largest)
     places = element_positions(call, rows.type.shape, chosen, x.type.rank - 1, trusted=True)
     flat = reshape(call, rows, (rows.type.size,))
     best = Gather(name=values, x=flat, indices=places, axis=0)
-    return [move(call, best, perm), move(call, chosen, perm)]
+    return [_move(call, best, perm), _move(call, chosen, perm)]
 
 
 @importer("ArgMax", "ArgMin")
@@ -301,25 +301,25 @@ def arg_extreme(call: Call) -> Node:
     """The first of equal elements; with ``select_last_index`` the last."""
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    perm = axis_last(x.type.rank, axis)
-    rows = move(call, x, perm)
+    perm = _axis_last(x.type.rank, axis)
+    rows = _move(call, x, perm)
     length = rows.type.shape[-1]
     last = bool(call.integer("select_last_index", 0))
     if last:
-        rows = reverse_rows(call, rows)
+        rows = _reverse_rows(call, rows)
     largest = call.proto.op_type == "ArgMax"
     name = call.derive("mirrored") if last else call.result
     best: Node = TopK(name=name, x=rows, k=1, largest=largest)
     if last:
         mirrored = fn("isub", lconst(length - 1), arg(0))
         best = Elementwise(name=call.result, args=(best,), expression=mirrored, out=INT64)
-    best = move(call, best, perm)
+    best = _move(call, best, perm)
     if call.integer("keepdims", 1):
         return best
     return reshape(call, best, tuple(d for i, d in enumerate(best.type.shape) if i != axis))
 
 
-def reverse_rows(call: Call, x: Node) -> Node:
+def _reverse_rows(call: Call, x: Node) -> Node:
     """x backwards along its last axis."""
     *outer, length = x.type.shape
     starts, steps = (*(0 for _ in outer), length - 1), (*(1 for _ in outer), -1)
@@ -336,7 +336,7 @@ def one_hot(call: Call) -> Node:
     (axis,) = normal((call.integer("axis", -1),), rank)
     shape = list(indices.type.shape)
     shape.insert(axis, 1)
-    index = from_the_end(fn("int64", arg(0)), depth)
+    index = _from_the_end(fn("int64", arg(0)), depth)
     classes = iota(call, [depth if i == axis else 1 for i in range(rank)], axis)
     args = (reshape(call, indices, tuple(shape)), classes)
     equal = fn("eq", index, arg(1))
@@ -356,8 +356,8 @@ def hardmax(call: Call) -> Node:
     """1 at the first largest element, else 0; before opset 13 of rows of all axes from ``axis``."""
     x, rank = call.node(0), len(call.shape(0))
     (axis,) = normal((call.integer("axis", -1 if call.opset >= 13 else 1),), rank)
-    perm = axis_last(rank, axis) if call.opset >= 13 else list(range(rank))
-    rows = move(call, x, perm)
+    perm = _axis_last(rank, axis) if call.opset >= 13 else list(range(rank))
+    rows = _move(call, x, perm)
     shape = rows.type.shape
     if call.opset < 13:
         rows = reshape(call, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
@@ -367,7 +367,7 @@ def hardmax(call: Call) -> Node:
     hot = Elementwise(
         name=call.result, args=(best, places), expression=one, out=ElementType(DType.F32)
     )
-    return move(call, reshape(call, hot, shape), perm)
+    return _move(call, reshape(call, hot, shape), perm)
 
 
 @importer("ReverseSequence")
@@ -378,7 +378,7 @@ def reverse_sequence(call: Call) -> Node:
         (call.integer("time_axis", 0), call.integer("batch_axis", 1)), x.type.rank
     )
     perm = [batch, time, *(i for i in range(x.type.rank) if i not in (batch, time))]
-    rows = move(call, x, perm)
+    rows = _move(call, x, perm)
     count, steps = rows.type.shape[:2]
     place, length = arg(1), arg(0)
     bound = Bound(fn("int64", length), fn("int64", length), steps, closed=True)
@@ -391,9 +391,9 @@ def reverse_sequence(call: Call) -> Node:
     ]
     value = dot([(index, 1), (arg(2), steps)])
     places = positions(call, "rows", value, args, [bound])
-    chosen = rows_at(call, rows, places, rows.type.size // count // steps)
+    chosen = _rows_at(call, rows, places, rows.type.size // count // steps)
     back = [perm.index(i) for i in range(x.type.rank)]
-    return move(call, reshape(call, chosen, rows.type.shape), back)
+    return _move(call, reshape(call, chosen, rows.type.shape), back)
 
 
 @importer("Trilu")

@@ -51,7 +51,7 @@ def counted_axes(indices: Node, sizes: Shape) -> list[int] | None:
     counted: list[int] = []
     for number, size in enumerate(sizes):
         after = counted[-1] if counted else -1
-        axes = (axis for axis in coordinate_axes(indices, number) if axis > after)
+        axes = (axis for axis in _coordinate_axes(indices, number) if axis > after)
         fitting = next((axis for axis in axes if likely(outer[axis]) == likely(size)), None)
         if fitting is None:
             return None
@@ -61,43 +61,43 @@ def counted_axes(indices: Node, sizes: Shape) -> list[int] | None:
     )
 
 
-def coordinate_axes(indices: Node, number: int) -> list[int]:
+def _coordinate_axes(indices: Node, number: int) -> list[int]:
     """The axes along which a coordinate counts from 0; of size 1, any does."""
     if isinstance(indices, Constant):  # its last axis is taken away, that of a Concat is not
-        return axes_of_array(indices.value[..., number])
+        return _axes_of_array(indices.value[..., number])
     last = indices.type.rank - 1
     if not isinstance(indices, Concat) or indices.axis != last:
         return []
     if any(part.type.shape[last] != 1 for part in indices.parts):
         return []
-    return [axis for axis in index_axes(indices.parts[number]) if axis != last]
+    return [axis for axis in _index_axes(indices.parts[number]) if axis != last]
 
 
-def index_axes(node: Node) -> list[int]:
+def _index_axes(node: Node) -> list[int]:
     """The axes along which a tensor counts from 0, equal along all others."""
     shape = node.type.shape
     match node:
         case Constant():
-            return axes_of_array(node.value)
+            return _axes_of_array(node.value)
         case Slice(x=x, starts=starts, steps=steps):
             rank = len(shape)
             is_begin = surely_equal(starts, (0,) * rank) and surely_equal(steps, (1,) * rank)
-            return index_axes(x) if is_begin else []
+            return _index_axes(x) if is_begin else []
         case Expand(x=x):
             added = len(shape) - x.type.rank
-            axes = [(axis, axis + added) for axis in index_axes(x)]
+            axes = [(axis, axis + added) for axis in _index_axes(x)]
             sizes = x.type.shape
             return [new for old, new in axes if surely_equal((sizes[old],), (shape[new],))]
         case Reshape(x=x):
-            before, after = longer_axes(x.type.shape), longer_axes(shape)
-            if not surely_equal(sizes_at(x.type.shape, before), sizes_at(shape, after)):
+            before, after = _longer_axes(x.type.shape), _longer_axes(shape)
+            if not surely_equal(_sizes_at(x.type.shape, before), _sizes_at(shape, after)):
                 return []
-            return [after[before.index(axis)] for axis in index_axes(x) if axis in before]
+            return [after[before.index(axis)] for axis in _index_axes(x) if axis in before]
     return []
 
 
-def axes_of_array(array: Array) -> list[int]:
-    """``index_axes`` of known integers."""
+def _axes_of_array(array: Array) -> list[int]:
+    """``_index_axes`` of known integers."""
     if array.dtype.kind not in "iu" or not array.size:
         return []
     numbers = (np.arange(size) for size in array.shape)
@@ -108,12 +108,12 @@ def axes_of_array(array: Array) -> list[int]:
     return [axis for axis, place in enumerate(places) if (array == place).all()]
 
 
-def longer_axes(shape: Shape) -> list[int]:
+def _longer_axes(shape: Shape) -> list[int]:
     """The axes that are not 1."""
     return [axis for axis, size in enumerate(shape) if size != 1]
 
 
-def sizes_at(shape: Shape, axes: Sequence[int]) -> Shape:
+def _sizes_at(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(shape[axis] for axis in axes)
 
 
@@ -128,7 +128,7 @@ class Position:
     is_exact: bool = True
 
 
-def index_position(node: Node) -> Position:
+def _index_position(node: Node) -> Position:
     """Position: a scalar as computed from another one by steps that are known."""
     position = Position(node)
     while (before := _step_before(position)) is not None:
@@ -197,13 +197,13 @@ class IndexSpan:
         )
 
 
-def span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan | None:
+def _span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan | None:
     """The span from a computed start to a computed end, if its length is known; ``length``: that of
     the axis that it is a part of."""
     kinds = {start.type.dtype, end.type.dtype}
     if kinds != {DType.I64} or start.type.size != 1 or end.type.size != 1:
         return None
-    first, last = index_position(start), index_position(end)
+    first, last = _index_position(start), _index_position(end)
     count, bounds = last.offset - first.offset, [b for b in (length, last.bound) if b is not None]
     if first.base is not last.base or first.bound is not None or not 0 < count <= LONGEST:
         return None
@@ -214,7 +214,7 @@ def span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan
     return IndexSpan(start, count, bound)
 
 
-def in_loop(call: Call, *positions: int) -> bool:
+def _in_loop(call: Call, *positions: int) -> bool:
     """Whether operands are computed in a loop, from more than inputs that have programs for each of
     their values."""
     if not call.scope.loops or any(call.is_known(at) for at in positions):
@@ -224,7 +224,7 @@ def in_loop(call: Call, *positions: int) -> bool:
 
 def slice_computed(call: Call) -> Node | None:
     """A Slice along one axis as a look-up; None if its length is not known."""
-    if call.opset < 10 or not in_loop(call, 1, 2):
+    if call.opset < 10 or not _in_loop(call, 1, 2):
         return None
     x = call.tensor(0)
     axes = normal(call.parameter("axes", 3) or tuple(range(call.tensor(1).type.size)), x.type.rank)
@@ -233,7 +233,7 @@ def slice_computed(call: Call) -> Node | None:
     size = x.type.shape[axes[0]]
     if is_free(size):
         return None
-    span = span_between(call.tensor(1), call.tensor(2), size)
+    span = _span_between(call.tensor(1), call.tensor(2), size)
     if span is None or span.bound != size:
         return None
     return Gather(name=call.result, x=x, indices=span.indices(call, size), axis=axes[0])
@@ -242,16 +242,16 @@ def slice_computed(call: Call) -> Node | None:
 @importer("Range")
 def range_(call: Call) -> Array | Node:
     """A look-up where its start is computed, else a constant or a part of one."""
-    return sequence(call) if (lookup := range_computed(call)) is None else lookup
+    return sequence(call) if (lookup := _range_computed(call)) is None else lookup
 
 
-def range_computed(call: Call) -> Node | None:
+def _range_computed(call: Call) -> Node | None:
     """A Range of step 1 as a look-up; None if its length is not known."""
-    if not in_loop(call, 0, 1) or not call.is_known(2) or call.is_float(0):
+    if not _in_loop(call, 0, 1) or not call.is_known(2) or call.is_float(0):
         return None
     if call.array(2, "delta").item() != 1:
         return None
-    span = span_between(call.tensor(0), call.tensor(1))
+    span = _span_between(call.tensor(0), call.tensor(1))
     if span is None or span.bound is None:
         return None
     numbers = Constant(name=call.derive("numbers"), value=np.arange(span.bound))

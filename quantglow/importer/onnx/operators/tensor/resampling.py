@@ -70,59 +70,61 @@ KEYS = -0.75
 def upsample(call: Call) -> Node:
     """Opset 7 has ``scales`` as attribute, opset 9 as operand."""
     if call.has(1):
-        scales = scale_operand(call, 1)
+        scales = _scale_operand(call, 1)
     else:
         scales = [float(s) for s in call.attributes.get("scales", ())]
-    return resize_node(call, *from_scales(call, scales), "asymmetric", "floor")
+    return _resize_node(call, *_from_scales(call, scales), "asymmetric", "floor")
 
 
 @importer("Resize")
 def resize(call: Call) -> Node:
     if call.opset < 11:
-        return resize_node(call, *from_scales(call, scale_operand(call, 1)), "asymmetric", "floor")
-    refuse_exotic(call)
+        return _resize_node(
+            call, *_from_scales(call, _scale_operand(call, 1)), "asymmetric", "floor"
+        )
+    _refuse_exotic(call)
     if call.has(3) and call.shape(3) != (0,):
-        sizes, scales = from_sizes(call)
+        sizes, scales = _from_sizes(call)
     else:
-        sizes, scales = from_scales(call, scale_operand(call, 2))
+        sizes, scales = _from_scales(call, _scale_operand(call, 2))
     coordinates = call.text("coordinate_transformation_mode", "half_pixel")
     rounding = call.text("nearest_mode", "round_prefer_floor")
-    return resize_node(call, sizes, scales, coordinates, rounding)
+    return _resize_node(call, sizes, scales, coordinates, rounding)
 
 
-def refuse_exotic(call: Call) -> None:
+def _refuse_exotic(call: Call) -> None:
     """Raise ``Unsupported`` for attributes that change the result in ways the op does not know."""
     policy = call.text("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
 
 
-def check_weights(before: Sequence[int], after: Sequence[int]) -> None:
+def _check_weights(before: Sequence[int], after: Sequence[int]) -> None:
     """Raise ``Unsupported`` for images whose antialiasing takes too many weights."""
     if max(likely(a) * likely(b) for a, b in zip(before, after, strict=True)) > MAX_WEIGHTS:
         raise Unsupported(f"antialiasing of an axis with more than {MAX_WEIGHTS} weights")
 
 
-def scale_operand(call: Call, position: int) -> list[float]:
+def _scale_operand(call: Call, position: int) -> list[float]:
     return [float(np.float32(s)) for s in call.array(position, "scales").reshape(-1)]
 
 
-def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]]:
+def _from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]]:
     """(sizes, scales) of every axis."""
     dims = call.shape(0)
-    full = spread(call, scales, [1.0] * len(dims))
+    full = _spread(call, scales, [1.0] * len(dims))
     if not all(math.isfinite(s) and s > 0 for s in full):
         raise ValueError(f"scales {full} must be positive")
     if math.prod(full) * likely(math.prod(dims)) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
-    return [scale(d, s) for d, s in zip(dims, full, strict=True)], full
+    return [_scale(d, s) for d, s in zip(dims, full, strict=True)], full
 
 
-def scale(size: int, scale: float) -> int:
+def _scale(size: int, scale: float) -> int:
     """``floor(size * scale)``; a free size stays so where a fraction gives what the rounded product
     gives."""
     if is_free(size):
-        fraction, limit = exact_fraction(scale)
+        fraction, limit = _exact_fraction(scale)
         if fraction is not None and (limit is None or size < limit):
             return size * fraction.numerator // fraction.denominator
     # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
@@ -130,7 +132,7 @@ def scale(size: int, scale: float) -> int:
 
 
 @cache
-def exact_fraction(scale: float) -> tuple[Fraction | None, int | None]:
+def _exact_fraction(scale: float) -> tuple[Fraction | None, int | None]:
     """A fraction that gives ``floor(size * scale)``, and the size from which on it may not (None:
     always does); no fraction where none is known."""
     fraction = Fraction(scale).limit_denominator(MAX_FACTOR)
@@ -144,21 +146,21 @@ def exact_fraction(scale: float) -> tuple[Fraction | None, int | None]:
     return (fraction, LONGEST) if is_same else (None, None)
 
 
-def from_sizes(call: Call) -> tuple[list[int], list[float]]:
+def _from_sizes(call: Call) -> tuple[list[int], list[float]]:
     dims = call.shape(0)
     entries = [integer(s) for s in call.array(3, "sizes").reshape(-1)]
-    full = spread(call, entries, list(dims))
-    return full, [ratio(s, d) for s, d in zip(full, dims, strict=True)]
+    full = _spread(call, entries, list(dims))
+    return full, [_ratio(s, d) for s, d in zip(full, dims, strict=True)]
 
 
-def ratio(size: int, dim: int) -> float:
+def _ratio(size: int, dim: int) -> float:
     """``size / dim``, which no shape changes if a free size is so many times as large."""
     whole = size // dim
     exact = not is_free(whole) and surely_divides(dim, size)
     return float(whole) if exact else size / dim
 
 
-def spread(call: Call, entries: list[Number], default: list[Number]) -> list[Number]:
+def _spread(call: Call, entries: list[Number], default: list[Number]) -> list[Number]:
     """Entries for ``axes`` (opset 18), the default elsewhere."""
     rank = len(default)
     axes = normal(call.integers("axes", range(rank)), rank)
@@ -170,7 +172,7 @@ def spread(call: Call, entries: list[Number], default: list[Number]) -> list[Num
     return result
 
 
-def resize_node(
+def _resize_node(
     call: Call, sizes: list[int], scales: list[float], coordinates: str, rounding: str
 ) -> Node:
     """The Resize node: spatial axes only.  Scales of 1 copy, also infinities, which products with
@@ -197,7 +199,7 @@ def resize_node(
         "rounding": rounding,
     }
     if call.integer("antialias", 0) and mode != "nearest":
-        check_weights(x.type.shape[1:3], (h, w))
+        _check_weights(x.type.shape[1:3], (h, w))
         outside = bool(call.integer("exclude_outside", 0))
         return from_nhwc(call, AntialiasedResize(**chosen, excludes_outside=outside))
     return from_nhwc(call, Resize(**chosen, mode="nearest" if mode == "nearest" else "linear"))
@@ -283,8 +285,8 @@ def grid_sample(call: Call) -> Node:
         for column, column_share in CORNERS[mode](across)
     ]
     if len(samples) == 1:
-        return channels_first(call, weigh(call, call.result, table, args, *samples[0]))
-    total, *parts = (weigh(call, call.derive("part"), table, args, *s) for s in samples)
+        return channels_first(call, _weigh(call, call.result, table, args, *samples[0]))
+    total, *parts = (_weigh(call, call.derive("part"), table, args, *s) for s in samples)
     for i, part in enumerate(parts, 1):
         name = call.result if i == len(parts) else call.derive("sum")
         total = Add(name=name, x=total, y=part)
@@ -299,7 +301,7 @@ def nearest(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     return [(axis.pad(fn("rint", axis.place())), const(1))]
 
 
-def part_beyond(place: Expr, before: Expr) -> Expr:
+def _part_beyond(place: Expr, before: Expr) -> Expr:
     """The distance from the pixel before; 1 where the place is infinite or NaN."""
     return fn("fmin", fn("sub", place, before), const(1))
 
@@ -308,7 +310,7 @@ def linear(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     """Two pixels, each padded by itself."""
     place = axis.place()
     before = fn("floor", place)
-    t = part_beyond(place, before)
+    t = _part_beyond(place, before)
     after = fn("add", before, const(1))
     return [(axis.pad(before), fn("sub", const(1), t)), (axis.pad(after), t)]
 
@@ -317,13 +319,13 @@ def cubic(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     """Four pixels, each padded by itself: Keys' kernel."""
     place = axis.place()
     before = fn("floor", place)
-    t = part_beyond(place, before)
+    t = _part_beyond(place, before)
     back = fn("sub", const(1), t)
     shares = (
-        outer_share(fn("add", t, const(1))),
-        inner_share(t),
-        inner_share(back),
-        outer_share(fn("add", back, const(1))),
+        _outer_share(fn("add", t, const(1))),
+        _inner_share(t),
+        _inner_share(back),
+        _outer_share(fn("add", back, const(1))),
     )
     return [
         (axis.pad(fn("add", before, const(offset))), share)
@@ -331,12 +333,12 @@ def cubic(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     ]
 
 
-def inner_share(d: Expr) -> Expr:
+def _inner_share(d: Expr) -> Expr:
     """``(a + 2) d^3 - (a + 3) d^2 + 1`` at a distance up to 1"""
     return polynomial(d, 1, 0, -(KEYS + 3), KEYS + 2).rounded()
 
 
-def outer_share(d: Expr) -> Expr:
+def _outer_share(d: Expr) -> Expr:
     """``a d^3 - 5 a d^2 + 8 a d - 4 a`` at a distance from 1 to 2"""
     return polynomial(d, -4 * KEYS, 8 * KEYS, -5 * KEYS, KEYS).rounded()
 
@@ -350,7 +352,7 @@ CORNERS: dict[str, Corners] = {
 }
 
 
-def weigh(call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr) -> Node:
+def _weigh(call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr) -> Node:
     """Pixels [N, H, W, C] times their weights [N, H, W, 1]."""
     rows = Elementwise(name=call.derive("pixel"), args=tuple(args), expression=pixel, out=INT64)
     pixels = Gather(name=call.derive("value"), x=table, indices=rows, axis=0)
@@ -370,7 +372,7 @@ def affine_grid(call: Call) -> Node:
         raise ValueError(f"theta has shape {theta.type.shape}, the size is {size.tolist()}")
     align = bool(call.integer("align_corners", 0))
     call.reserve([int(length) for length in size[2:]], 16 * (rank + 1))
-    places = [places_along(int(length), align) for length in size[2:]]
+    places = [_places_along(int(length), align) for length in size[2:]]
     columns = np.meshgrid(*places, indexing="ij")[::-1]
     rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)
     transposed = Transpose(name=call.derive("columns"), x=theta, perm=(0, 2, 1))
@@ -378,7 +380,7 @@ def affine_grid(call: Call) -> Node:
     return reshape(call, points, (int(size[0]), *map(int, size[2:]), rank))
 
 
-def places_along(length: int, align: bool) -> Array:
+def _places_along(length: int, align: bool) -> Array:
     """Coordinates from -1 to 1 of the elements of an axis: of their outer edges, or centers.
 
     A single element aligned with both ends is at 1, as onnxruntime has it; ONNX divides by zero.

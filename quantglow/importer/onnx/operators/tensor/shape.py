@@ -32,13 +32,13 @@ def to_nhwc(call: Call, x: Node | None = None) -> Node:
     """
     x = x or call.node(0)
     if x.type.rank == 3:
-        x = as_image(call, x, call.value_name(0))
+        x = _as_image(call, x, call.value_name(0))
     if x.type.rank != 4:
         raise Unsupported(f"{x.type.rank - 2} spatial axes are too many")
     return channels_last(call, x, call.value_name(0))
 
 
-def as_image(call: Call, x: Node, value_name: str) -> Node:
+def _as_image(call: Call, x: Node, value_name: str) -> Node:
     """[N, C, L] as [N, C, 1, L].  Shared by all readers."""
     n, c, length = x.type.shape
     name = f"{value_name}:2d"
@@ -101,7 +101,7 @@ def reshape(call: Call) -> Node:
     if -1 in dims:
         fixed_size = math.prod(d for d in dims if d != -1)
         dims = tuple(x.type.size // max(fixed_size, 1) if d == -1 else d for d in dims)
-    return reshape_node(call, x, dims)
+    return _reshape_node(call, x, dims)
 
 
 @importer("Flatten")
@@ -109,7 +109,7 @@ def flatten(call: Call) -> Node:
     x, axis = call.tensor(0), call.integer("axis", 1)
     dims = x.type.shape
     axis = axis + len(dims) if axis < 0 else axis
-    return reshape_node(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
+    return _reshape_node(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
 
 
 @importer("Squeeze")
@@ -118,7 +118,7 @@ def squeeze(call: Call) -> Node:
     dims = x.type.shape
     axes = call.parameter("axes", 1)
     drop = [i for i, d in enumerate(dims) if is_one(d)] if axes is None else normal(axes, len(dims))
-    return reshape_node(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
+    return _reshape_node(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
 
 
 @importer("Unsqueeze")
@@ -128,10 +128,10 @@ def unsqueeze(call: Call) -> Node:
     rank = x.type.rank + len(axes)
     added = normal(axes, rank)
     dims = iter(x.type.shape)
-    return reshape_node(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
+    return _reshape_node(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
 
 
-def reshape_node(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
+def _reshape_node(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
     return Reshape(name=call.result, x=x, shape=dims)
 
 

@@ -44,15 +44,15 @@ def slice_(call: Call) -> Node:
     x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
-    check_different(axes)
+    _check_different(axes)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
     spans = [SliceRange(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        spans[axis] = clamp(start, end, step, x.type.shape[axis])
-    return slice_axes(call.result, x, spans)
+        spans[axis] = _clamp(start, end, step, x.type.shape[axis])
+    return _slice_axes(call.result, x, spans)
 
 
-def check_different(axes: Sequence[int]) -> None:
+def _check_different(axes: Sequence[int]) -> None:
     """Raise ``ValueError`` for an axis that is named twice."""
     if len(set(axes)) < len(axes):
         raise ValueError(f"axes {list(axes)} name an axis twice")
@@ -71,7 +71,7 @@ class SliceRange(NamedTuple):
         return SliceRange(indices.start if indices else 0, len(indices), indices.step)
 
 
-def clamp(start: int, end: int, step: int, size: int) -> SliceRange:
+def _clamp(start: int, end: int, step: int, size: int) -> SliceRange:
     """``range(size)[start:end:step]``"""
     if not step:
         raise ValueError("slice step cannot be zero")
@@ -85,21 +85,21 @@ def _within(at: int, low: int, high: int) -> int:
     return low if at < low else high if at > high else at
 
 
-def slice_axes(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
+def _slice_axes(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
     """The elements of x at the indices of one span for each axis."""
     starts, sizes, steps = zip(*spans, strict=True) if spans else ((), (), ())
     return Slice(name=name, x=x, starts=starts, sizes=sizes, steps=steps)
 
 
 def along(name: str, x: Node, axis: int, indices: range) -> Node:
-    """``slice_axes`` on one axis."""
+    """``_slice_axes`` on one axis."""
     return along_span(name, x, axis, SliceRange.of(indices))
 
 
 def along_span(name: str, x: Node, axis: int, span: SliceRange) -> Node:
-    """``slice_axes`` on one axis."""
+    """``_slice_axes`` on one axis."""
     spans = [span if i == axis else SliceRange(0, d) for i, d in enumerate(x.type.shape)]
-    return slice_axes(name, x, spans)
+    return _slice_axes(name, x, spans)
 
 
 @importer("Gather")
@@ -113,14 +113,14 @@ def gather(call: Call) -> Result:
     length = x.type.shape[axis]
     check_known(call, length)
     if call.is_known(1):
-        slices = gather_slices(call, x, axis)
+        slices = _gather_slices(call, x, axis)
         if slices is not None:
             return slices
     indices = of_taken_branch(call, call.tensor(1), length)
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
 
-def gather_slices(call: Call, x: Node, axis: int) -> Result | None:
+def _gather_slices(call: Call, x: Node, axis: int) -> Result | None:
     """Gather of known indices as slices of x, or nothing where there are none; None if they are
     many."""
     indices = call.array(1, "indices")
@@ -138,7 +138,7 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
     """The elements of x at these indices of an axis as slices of x, one where they are evenly
     spaced; None if many.
     """
-    spans = evenly_spaced(chosen)
+    spans = _evenly_spaced(chosen)
     if len(spans) > MOST_SLICES:
         return None
     if len(spans) == 1:
@@ -147,22 +147,22 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
     return Concat(name=name, parts=parts, axis=axis)
 
 
-def evenly_spaced(indices: Sequence[int]) -> list[SliceRange]:
+def _evenly_spaced(indices: Sequence[int]) -> list[SliceRange]:
     """The indices as few ranges, taken from the front.  Distances that depend on a free size end a
     range: a guard on them would hold for one size."""
     spans: list[SliceRange] = []
     start = 0
     while start < len(indices):
         end = start + 1
-        step = fixed_distance(indices, end)
-        while step and fixed_distance(indices, end) == step:
+        step = _fixed_distance(indices, end)
+        while step and _fixed_distance(indices, end) == step:
             end += 1
         spans.append(SliceRange(indices[start], end - start, step or 1))
         start = end
     return spans
 
 
-def fixed_distance(indices: Sequence[int], at: int) -> int:
+def _fixed_distance(indices: Sequence[int], at: int) -> int:
     """The distance of an index from the one before; 0 if it is free, or there is no such index."""
     distance = indices[at] - indices[at - 1] if at < len(indices) else 0
     return 0 if is_free(distance) else distance
@@ -174,7 +174,7 @@ def split(call: Call) -> list[Result]:
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     results: list[Result] = []
     start = 0
-    for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
+    for i, size in enumerate(_split_sizes(call, x.type.shape[axis])):
         if size:
             results.append(along_span(call.result_name(i), x, axis, SliceRange(start, size)))
         else:
@@ -184,7 +184,7 @@ def split(call: Call) -> list[Result]:
     return results
 
 
-def split_sizes(call: Call, length: int) -> tuple[int, ...]:
+def _split_sizes(call: Call, length: int) -> tuple[int, ...]:
     """Sizes as attribute, as operand, or equal; the last part may be smaller."""
     parts = call.parameter("split", 1)
     count = len(call.proto.output)
@@ -203,7 +203,7 @@ def split_sizes(call: Call, length: int) -> tuple[int, ...]:
 def pad(call: Call) -> Node:
     """Negative pads cut first; then the mode fills."""
     x = call.tensor(0)
-    before, after = pad_widths(call, x.type.rank)
+    before, after = _pad_widths(call, x.type.rank)
     spans = [
         SliceRange(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
@@ -213,18 +213,18 @@ def pad(call: Call) -> Node:
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
     if [k.size for k in spans] != list(x.type.shape):
-        x = slice_axes(call.derive("cut") if widened else call.result, x, spans)
+        x = _slice_axes(call.derive("cut") if widened else call.result, x, spans)
     mode = call.text("mode", "constant")
     if mode != "constant":
-        return mirror(call, x, mode, before, after)
+        return _mirror(call, x, mode, before, after)
     if not widened:
         return x
     return Pad(
-        name=call.result, x=x, before=tuple(before), after=tuple(after), value=pad_value(call)
+        name=call.result, x=x, before=tuple(before), after=tuple(after), value=_pad_value(call)
     )
 
 
-def pad_value(call: Call) -> float:
+def _pad_value(call: Call) -> float:
     """The constant that fills.  Raises ``Unsupported`` for an integer that no float64 is."""
     if call.has(2):
         exact = call.array(2, "constant_value").reshape(()).item()
@@ -234,11 +234,11 @@ def pad_value(call: Call) -> float:
     return call.number("value", 0.0)
 
 
-def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
+def _pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
     """Widths before and after every axis; ``axes`` may choose some."""
     widths = call.parameter("pads", 1) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(rank)), rank)
-    check_different(axes)
+    _check_different(axes)
     if len(widths) != 2 * len(axes):
         raise ValueError(f"pads {widths} do not fit {len(axes)} axes")
     before, after = [0] * rank, [0] * rank
@@ -247,7 +247,7 @@ def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
+def _mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
     """Pads made of slices of x itself, one axis after the other."""
     if mode not in _BORDERS:
         raise Unsupported(f"pad mode {mode!r}")
@@ -290,7 +290,7 @@ def scatter_elements(call: Call) -> Node:
     if updates.type.shape != indices.type.shape:
         raise ValueError(f"updates are {updates.type}, indices {indices.type}, of other shape")
     rows = element_positions(call, x.type.shape, indices, axis)
-    return scatter(call, x, rows, updates, 1)
+    return _scatter(call, x, rows, updates, 1)
 
 
 @importer("ScatterND")
@@ -303,7 +303,7 @@ def scatter_nd(call: Call) -> Node:
     bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
     terms = [(bound.index, s) for bound, s in zip(bounds, row_major_strides(sizes), strict=True)]
     rows = positions(call, "rows", dot(terms), coordinates(call, indices), bounds)
-    return scatter(call, x, rows, updates, math.prod(x.type.shape[depth:]))
+    return _scatter(call, x, rows, updates, math.prod(x.type.shape[depth:]))
 
 
 @importer("TensorScatter")
@@ -347,10 +347,10 @@ def write(
         args.append(iota(call, places, other))
     rows = positions(call, "rows", dot(terms), args, [Bound(index, index, sizes[axis])])
     width = math.prod(x.type.shape[axis + 1 :])
-    return scatter(call, x, rows, updates, width, name or call.derive("written"))
+    return _scatter(call, x, rows, updates, width, name or call.derive("written"))
 
 
-def scatter(
+def _scatter(
     call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
 ) -> Node:
     """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
