@@ -117,7 +117,7 @@ def _forgotten(prefix: str) -> None:
 
 @dataclass
 class ClusterRuns:
-    """``LayerRuns`` over samples, by the workers of ``client``.
+    """``RoundingRuns`` over samples, by the workers of ``client``.
 
     ``places``: shard -> the worker that has its runs; ``sent``: number of improved layers that the
     shards know.
@@ -149,19 +149,19 @@ class ClusterRuns:
         ]
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         moments: list[tuple[Moments, ...]] = self._answers(name)
         return tuple(reduce(add, parts) for parts in zip(*moments, strict=True))
 
     def prefetch(self) -> None:
-        """``LayerRuns``; the workers wait for the layer."""
+        """``RoundingRuns``; the workers wait for the layer."""
 
     def improve(self, name: str, operands: Operands) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         self.improved[name] = operands
 
     def ends(self) -> tuple[Ends, Ends]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         if not self.task.ends:
             return (), ()
         answers: list[tuple[Ends, Ends]] = self._answers(None)
@@ -169,7 +169,7 @@ class ClusterRuns:
         return results, [result for _, part in answers for result in part]
 
     def end(self) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         with suppress(Exception):  # A cluster that is gone has forgotten them.
             self.client.run(_forgotten, self.name)
             self.sent_task.cancel()
