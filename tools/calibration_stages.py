@@ -122,7 +122,7 @@ def extremes(profile: Profile) -> Stage:
 
 def elements(plan: Plan) -> Stage:
     """The integer type of each value."""
-    return {node.name: str(element) for node, element in plan.elements.items()}
+    return {node.name: str(element) for node, element in plan.element_types.items()}
 
 
 def differences(before: Stage, after: Stage) -> list[str]:

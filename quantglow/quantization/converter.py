@@ -81,7 +81,7 @@ class Converter:
 
     def element(self, node: Node) -> ElementType:
         """The int8 type of a value."""
-        return self.plan.elements[node]
+        return self.plan.element_types[node]
 
     def out(self, node: Node) -> ElementType | None:
         """The int8 type of a node's result, or None if it is only read as float32."""

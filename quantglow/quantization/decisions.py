@@ -78,15 +78,15 @@ class LayerWeights:
 class Decisions:
     """All decisions about a model.
 
-    ``reasons``: float operator -> why; ``int8``: the other operators; ``elements``: value -> its
-    integer type; ``weights``: by layer; ``factors``: by rescaled value; ``grids``: by input;
+    ``reasons``: float operator -> why; ``int8``: the other operators; ``element_types``: value ->
+    its integer type; ``weights``: by layer; ``factors``: by rescaled value; ``grids``: by input;
     ``fused``: functions that layers apply; ``stored``: products whose results are integers (old
     files do not know them); ``sizes``: by layer, of the real weights and biases that were rounded.
     """
 
     reasons: Mapping[str, str]
     int8: frozenset[str]
-    elements: Mapping[str, ElementType]
+    element_types: Mapping[str, ElementType]
     weights: Mapping[str, LayerWeights]
     quantize_output: bool = False
     symmetric: bool = False
@@ -109,11 +109,11 @@ class Decisions:
             for name in sorted(elsewhere)
             if (element := calibrated_element(profile, config, name)) is not None
         }
-        elements.update((node.name, element) for node, element in plan.elements.items())
+        elements.update((node.name, element) for node, element in plan.element_types.items())
         return Decisions(
             reasons={node.name: reason for node, reason in plan.reasons.items()},
             int8=frozenset(n.name for n in plan.graph.compute_nodes() if plan.is_int8(n)),
-            elements=elements,
+            element_types=elements,
             weights=_layer_weights(result),
             quantize_output=plan.quantize_output,
             symmetric=config.symmetric,
@@ -129,8 +129,8 @@ class Decisions:
         """The int8 graph of the optimized float graph of the same model at any shape."""
         graph = align_inputs(fuse_functions(graph, self.fused), self.grids)[0]
         unknown = unscalable(graph, self.factors)
-        elements = {name: e for name, e in self.elements.items() if name not in unknown}
-        plan = replace(self, elements=elements).plan(rescale(graph, self.factors))
+        elements = {name: e for name, e in self.element_types.items() if name not in unknown}
+        plan = replace(self, element_types=elements).plan(rescale(graph, self.factors))
         layers = {node.name: node for node in _int8_layers(plan)}
         weights = {n: w for n, w in self.weights.items() if n in layers and self._holds(layers[n])}
         return Converter(plan, self.per_channel, weights).run()
@@ -157,13 +157,13 @@ class Decisions:
                 reasons[node] = reason
         groups = {node: node for node in elements}
         plan = Plan(graph, reasons, elements, groups, self.quantize_output, stored=self.stored)
-        return with_bodies(plan, self.elements.get, self.reasons)
+        return with_bodies(plan, self.element_types.get, self.reasons)
 
     def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
         if not node.type.dtype.is_float:
             return None
-        if node.name in self.elements:
-            return self.elements[node.name]
+        if node.name in self.element_types:
+            return self.element_types[node.name]
         if isinstance(node, Constant) and node.value.size:
             extremes = Range(float(node.value.min()), float(node.value.max()))
             return activation_element(extremes, self.symmetric)
@@ -239,7 +239,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
     return {
         "reasons": dict(decisions.reasons),
         "int8": sorted(decisions.int8),
-        "elements": {name: _element(e) for name, e in decisions.elements.items()},
+        "elements": {name: _element(e) for name, e in decisions.element_types.items()},
         "quantize_output": decisions.quantize_output,
         "symmetric": decisions.symmetric,
         "per_channel": decisions.per_channel,
@@ -260,7 +260,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
     return Decisions(
         reasons={str(name): str(reason) for name, reason in data["reasons"].items()},
         int8=frozenset(map(str, data["int8"])),
-        elements=elements,
+        element_types=elements,
         weights=_layer_weights(graph),
         quantize_output=bool(data["quantize_output"]),
         symmetric=bool(data["symmetric"]),

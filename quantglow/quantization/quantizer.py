@@ -81,7 +81,7 @@ class Quantizer:
 
     samples    samples against which weights are rounded; of other shapes as
                ``shape_variants.ShapeVariant``
-    cache      layers of earlier runs with the same samples, so that none is recovered twice
+    cache      layers of earlier runs with the same samples, so that none is rounded twice
     overrides  values and operators that accuracy control takes out of int8
     converted  see ``Converted``
     deadline   when recovery and the choice of int16 end, with the best so far

@@ -129,7 +129,7 @@ def test_an_unknown_move_keeps_the_parameters_of_its_operand() -> None:
     planned_graph = decisions.plan(renamed(graph, Transpose))
     (moved,) = (n for n in planned_graph.graph.nodes if isinstance(n, Transpose))
     assert moved not in planned_graph.reasons
-    assert planned_graph.elements[moved] == planned_graph.elements[moved.operands[0]]
+    assert planned_graph.element_types[moved] == planned_graph.element_types[moved.operands[0]]
 
 
 def test_an_unknown_move_of_a_float_value_stays_float() -> None:
@@ -181,10 +181,10 @@ def test_a_layer_with_another_input_type_is_rounded_anew() -> None:
     decisions = quantized(graph).decisions
     doubled = {
         name: replace(e, quant=replace(e.quant, scales=(2 * e.quant.scales[0],)))
-        for name, e in decisions.elements.items()
+        for name, e in decisions.element_types.items()
         if e.quant is not None
     }
-    built = replace(decisions, elements=doubled).apply(graph)
+    built = replace(decisions, element_types=doubled).apply(graph)
     built.verify()
     assert sqnr(graph, built) > 15
 

@@ -103,7 +103,7 @@ def with_int16(plan: Plan, ranges: Mapping[Node, Range], chosen: Iterable[Node])
             reaches[root] = max(reaches[root], -values.low, values.high)
     elements = {root: int16_element(reach) for root, reach in reaches.items()}
     changed = {n: elements[root] for n, root in plan.groups.items() if root in elements}
-    return replace(plan, elements={**plan.elements, **changed}) if changed else plan
+    return replace(plan, element_types={**plan.element_types, **changed}) if changed else plan
 
 
 def ranges_for_int16(
@@ -127,7 +127,7 @@ def int16_ineligibility(plan: Plan, value: Node) -> str:
 
 
 def is_int16(plan: Plan, value: Node) -> bool:
-    return value in plan.elements and plan.elements[value].dtype is DType.I16
+    return value in plan.element_types and plan.element_types[value].dtype is DType.I16
 
 
 def group_members(plan: Plan, value: Node) -> list[Node]:

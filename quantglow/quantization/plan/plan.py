@@ -29,15 +29,15 @@ from quantglow.support.classes import cached_property
 
 @dataclass(frozen=True)
 class Plan:
-    """The precision of a graph.  ``reasons``: float node -> why it is float; ``elements``: value ->
-    its integer type; ``groups``: value -> a representative of those that share its type.
+    """The precision of a graph.  ``reasons``: float node -> why it is float; ``element_types``:
+    value -> its integer type; ``groups``: value -> a representative of those that share its type.
     ``bodies``: plans of the bodies of loops, which are float without one.  ``stored``: the products
     whose results are integers; None: those with a reader of integers.
     """
 
     graph: Graph
     reasons: Mapping[Node, str]
-    elements: Mapping[Node, ElementType]
+    element_types: Mapping[Node, ElementType]
     groups: Mapping[Node, Node]
     quantize_output: bool
     bodies: Mapping[Graph, Plan] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Plan:
         """
         if not self.is_int8(node):
             return "float"
-        wide = node in self.integer_results and self.elements[node].dtype is DType.I16
+        wide = node in self.integer_results and self.element_types[node].dtype is DType.I16
         return "int16" if wide else "int8"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The data that a layer is recovered from: its moments over all calibration samples."""
+"""The data that a layer is rounded against: its moments over all calibration samples."""
 
 from __future__ import annotations
 

@@ -165,14 +165,14 @@ class RoundingCache:
     """The layers that ``round_layers`` improved for one float graph and its samples, by
     ``signatures``.
 
-    Most models are recovered once, so signatures are made when a second graph is looked up.
+    Most models are rounded once, so signatures are made when a second graph is looked up.
     """
 
     layers: dict[str, Operands] = field(default_factory=dict)
     unsigned: list[tuple[Graph, Mapping[str, Any]]] = field(default_factory=list)
 
     def lookup(self, graph: Graph) -> dict[str, Operands]:
-        """The operands of those layers of an int8 graph that were recovered before, by name."""
+        """The operands of those layers of an int8 graph that were rounded before, by name."""
         while self.unsigned:
             self._sign(*self.unsigned.pop())
         if not self.layers:

@@ -34,7 +34,7 @@ Ends = Sequence[Sequence[Array]]
 class RoundingTask:
     """A float graph, the int8 graph made of it, and what is to be improved.
 
-    ``rounded``: operands of layers that were recovered before; ``ends``: names of nodes of both
+    ``rounded``: operands of layers that were rounded before; ``ends``: names of nodes of both
     graphs whose values are wanted.
     """
 

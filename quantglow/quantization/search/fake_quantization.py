@@ -214,7 +214,7 @@ def _evaluate(
     is_int8 = plan.is_int8(node)
     reads = [operand.stored if is_int8 else operand.real for operand in operands]
     value = evaluator.compute(node, reads)
-    element = plan.elements.get(node) if is_stored(plan, node) else None
+    element = plan.element_types.get(node) if is_stored(plan, node) else None
     if isinstance(node, Constant) or element is None:
         return FakeQuantized(value, value)
     stored = value.mapped(lambda array: round_reals(array, element))
@@ -229,7 +229,7 @@ def rounded_weights(plan: Plan) -> dict[Node, Array]:
             w: Any = node.w
             if isinstance(w, StoredConstant):
                 continue
-            quantized = quantize_weights(w.value, None, quantization(plan.elements[node.x]))
+            quantized = quantize_weights(w.value, None, quantization(plan.element_types[node.x]))
             reals[w] = quantized.weights.astype(np.float32) * quantized.scales
     return reals
 
@@ -307,7 +307,7 @@ def _common_prefix(one: Plan, other: Plan) -> int:
 
 def _decision(plan: Plan, node: Node) -> tuple[bool, ElementType | None]:
     """All that the value of a node depends on, beside its operands."""
-    return plan.is_int8(node), plan.elements.get(node) if is_stored(plan, node) else None
+    return plan.is_int8(node), plan.element_types.get(node) if is_stored(plan, node) else None
 
 
 def _read_from(graph: Graph, position: int, ends: Collection[Node]) -> set[Node]:

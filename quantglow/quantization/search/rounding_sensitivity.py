@@ -134,7 +134,9 @@ def rounding_sensitivities(
     """
     compared = list(dict.fromkeys(comparisons(plan.graph)))
     ends = [comparison.node for comparison in compared]
-    trials = [_Trial(plan, stored_members(plan, root), plan.elements[root], ends) for root in roots]
+    trials = [
+        _Trial(plan, stored_members(plan, root), plan.element_types[root], ends) for root in roots
+    ]
     if corrected:
         trials = _subtract_mean_errors(trials, plan.graph, samples)
     needed = _exact_reads(plan.graph).union(ends, *(trial.stored for trial in trials))

@@ -134,7 +134,7 @@ def fused_function_seconds(layer: Node) -> float:
 def float_seconds(plan: Plan, node: Node) -> float:
     """Extra time for computing an int8 operator in float, between operators that stay int8."""
     values = [node, *(o for o in node.operands if not isinstance(o, Constant))]
-    moved = FLOAT_NBYTES * sum(v.type.size for v in values if v in plan.elements)
+    moved = FLOAT_NBYTES * sum(v.type.size for v in values if v in plan.element_types)
     added = moved / MOVED_BYTES + (FLOAT_TIMES - 1) * _products_seconds(node)
     return added + (node.type.size / INT16_FUNCTIONS if unary_function(node) is not None else 0.0)
 

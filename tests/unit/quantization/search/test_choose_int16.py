@@ -118,7 +118,9 @@ def test_a_chain_of_functions_is_rounded_once_by_the_judge() -> None:
     graph = chain()
     plan, samples = plan_of(graph), samples_for(graph, 2)
     exact = [interpret(graph, feeds) for feeds in samples]
-    inside = replace(plan, elements={**plan.elements, **coarse(plan, ("scaled", "moved"))})
+    inside = replace(
+        plan, element_types={**plan.element_types, **coarse(plan, ("scaled", "moved"))}
+    )
     assert relative_noise(inside, samples, exact, True) == relative_noise(
         plan, samples, exact, True
     )
@@ -135,7 +137,7 @@ def chain() -> Graph:
 def coarse(plan: Plan, names: tuple[str, ...]) -> dict[Any, ElementType]:
     """Types of so few steps that nobody could overlook them."""
     element = ElementType(DType.I8, QuantParams((4.0,), (0,)))
-    return {n: element for n in plan.elements if n.name in names}
+    return {n: element for n in plan.element_types if n.name in names}
 
 
 def test_values_that_cannot_be_int16_are_left_alone() -> None:

@@ -199,7 +199,7 @@ def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.M
     narrow = {"first": Range(0.0, 1e-3), "middle": Range(0.0, 1e-3)}
 
     def noise_of(plan: Plan, *arguments: object) -> float:
-        actual = {n.name for n, e in plan.elements.items() if quantization(e).scale < 1e-5}
+        actual = {n.name for n, e in plan.element_types.items() if quantization(e).scale < 1e-5}
         return 10.0 if "first" in actual else 0.5 if "middle" in actual else 1.0
 
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: narrow)

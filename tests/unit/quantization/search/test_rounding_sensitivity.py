@@ -48,7 +48,7 @@ def test_a_sensitivity_is_the_error_of_the_outputs_by_one_value() -> None:
     for feeds in samples_for(graph, 2):
         values: dict[str, Any] = {}
         interpret(graph, feeds, [lambda n, v, values=values: values.__setitem__(n.name, v)])
-        element = plan.elements[root]
+        element = plan.element_types[root]
         rounded = dequantize(quantized_array(values["thin"], element), quantization(element))
         (behind,) = interpret(rest_of(graph), {"thin": rounded})
         noise += np.square(behind - values["last"], dtype=np.float64).sum()
@@ -84,7 +84,9 @@ def test_sensitivities_are_those_of_whole_runs(make: Any) -> None:
     actual = rounding_sensitivities(plan, int16_candidates(plan), samples)
     assert len(actual) > 1
     for root, error in actual.items():
-        alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
+        alone = replace(
+            plan, element_types={n: plan.element_types[n] for n in stored_members(plan, root)}
+        )
         np.testing.assert_allclose(
             error, relative_noise(alone, samples, expected, exact_weights=True), rtol=1e-4
         )
