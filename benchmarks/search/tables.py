@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.machine import machine
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.types import DType
@@ -59,7 +59,7 @@ class Table:
     """A convolution: its choices, the default first, then in the order of the cost model."""
 
     name: str
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
     modelled: Array
     samples: Array
     """Seconds [choices, samples], ``SAMPLES`` of each pass; infinite where there are none."""
@@ -187,5 +187,5 @@ def read(path: Path = TABLES) -> tuple[dict[str, Any], list[Table]]:
 def _tables(kernels: Sequence[Any]) -> Iterator[Table]:
     for each in kernels:
         samples, defaults = map(times_of, (each["samples"], each["defaults"]))
-        choices = tuple(map(Choice.of, each["choices"]))
+        choices = tuple(map(KernelChoice.of, each["choices"]))
         yield Table(each["name"], choices, np.array(each["modelled"]), samples, defaults)

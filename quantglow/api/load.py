@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from quantglow.api.options import ProgramOptions
-from quantglow.codegen.llvm.cache import ENVIRONMENT, Carried
+from quantglow.codegen.llvm.cache import ENVIRONMENT, CarriedObjects
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report, report_of
 from quantglow.ir.graph.family import Case, values_from_json
@@ -123,7 +123,7 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
 
 def carried_by(
     saved: SavedModel, file: str, wanted: tuple[str, int, str], *, must_fit: bool
-) -> tuple[Carried | None, str]:
+) -> tuple[CarriedObjects | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
     that is ``wanted``, with threads and schedule, where none fits.
 
@@ -132,7 +132,7 @@ def carried_by(
     try:
         if saved.code is None:
             raise BackendError("it was saved without include_code")
-        brought = Carried(saved.code.entries)
+        brought = CarriedObjects(saved.code.entries)
         return brought, saved.code.target_for(*wanted)
     except BackendError as error:
         if must_fit:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from quantglow.codegen.llvm.call_profile import name_of
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place
+from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion
 from quantglow.export.bundle import Code, Model, contents_of
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import (
@@ -91,7 +91,7 @@ def new_constants(call: EmittedCall, seen: set[int]) -> Iterator[int]:
     """Numbers of the constants that no call before read."""
     for inner in call.nested():
         for pointer in inner.pointers:
-            if pointer.place is Place.CONSTANT and pointer.index not in seen:
+            if pointer.place is MemoryRegion.CONSTANT and pointer.index not in seen:
                 seen.add(pointer.index)
                 yield pointer.index
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice, Choices, Core, StepCost
+from quantglow.codegen.llvm.isa.costs import Choices, Core, KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
 from quantglow.codegen.llvm.kernels.conv.forms import kernel_of
@@ -230,14 +230,14 @@ def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
     tasks, rng = planned_tasks(graph, target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
-        kernel = kernel_of(task.step, target, Choice(PLAIN))
+        kernel = kernel_of(task.step, target, KernelChoice(PLAIN))
         assert kernel is not None
         tiles = kernel.possible_tiles
         chosen = rng.permutation(len(tiles))[:MOST_TILES].tolist()
         picked = {kernel.modelled_tile: None, **{tiles[i]: None for i in chosen}}
         far = FAR_NBYTES if kernel.vectors * kernel.total_steps > FAR else 0
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
-        jobs += [Job(task.key, Choice(PLAIN, tile), far) for tile in shape]
+        jobs += [Job(task.key, KernelChoice(PLAIN, tile), far) for tile in shape]
     measured = Measurer(Work.of(graph, target), samples=4).run(jobs, progress)
     return timed_tasks(tasks, measured)
 
@@ -246,7 +246,7 @@ def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Tim
     """The times of each task.  Raises ``BackendError`` if one has none."""
     found = []
     for task in tasks:
-        kernel = kernel_of(task.step, task.target, Choice(PLAIN))
+        kernel = kernel_of(task.step, task.target, KernelChoice(PLAIN))
         assert kernel is not None
         own = [m for m in measured if m.job.task == task.key]
         timed = [(m.job.choice.tile, m.ratio) for m in own if m.seconds]
@@ -326,10 +326,10 @@ def prefers_even(target: Target) -> bool:
     graph = graph_of(shapes)
     jobs = []
     for task in planned_tasks(graph, target)[0]:
-        kernel = kernel_of(task.step, target, Choice(PLAIN, None, True))
+        kernel = kernel_of(task.step, target, KernelChoice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
-        choices = [Choice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
+        choices = [KernelChoice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
     found = Measurer(Work.of(graph, target), samples=9).run(jobs)
     pairs = [(early.ratio, even.ratio) for early, even in zip(found[::2], found[1::2], strict=True)]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.machine import core_of, core_to_json
 from quantglow.codegen.llvm.targets import resolve
@@ -58,7 +58,7 @@ class Job:
     """One choice of a task to measure; ``weights_nbytes``: see ``Trial``."""
 
     task: str
-    choice: Choice
+    choice: KernelChoice
     weights_nbytes: int
 
 
@@ -208,7 +208,7 @@ def measured_here(
                 break
             kernels: dict[int, LoadedKernel] = {}
             for number, (_, choice, _) in chosen[first : first + TOGETHER]:
-                if (kernel := trial.loaded(Choice.of(choice))) is not None:
+                if (kernel := trial.loaded(KernelChoice.of(choice))) is not None:
                     right = kernel.results() == trial.expected
                     states[number] = TIMED if right else WRONG
                     if right:

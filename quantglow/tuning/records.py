@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from quantglow.codegen.llvm.cache import cache_folder, unused
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.runtime.programs.build import Compiler
@@ -48,7 +48,7 @@ class Record:
 
     task: str
     host: str
-    choice: Choice | None
+    choice: KernelChoice | None
     seconds: tuple[float, ...] = ()
     default_seconds: tuple[float, ...] = ()
     tried: int = 0
@@ -78,7 +78,7 @@ class Record:
             raise ValueError(f"version {data['v']!r}")
         seconds, default = (tuple(map(float, data[k])) for k in ("seconds", "default_seconds"))
         found = data["choice"]
-        choice = None if found is None else Choice.of(found)
+        choice = None if found is None else KernelChoice.of(found)
         names = (data["task"], data["host"], data["date"], data["quantglow"])
         if not all(isinstance(name, str) for name in names):
             raise TypeError("names are no texts")
@@ -132,9 +132,9 @@ def of_machine(records: Iterable[Record], host: str) -> dict[str, Record]:
     return {record.task: record for record in records if record.host == host}
 
 
-def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
+def hints(records: Iterable[Record], host: str) -> dict[str, list[KernelChoice]]:
     """Choices that other machines than ``host`` found for each task."""
-    found: dict[str, dict[Choice, None]] = {}
+    found: dict[str, dict[KernelChoice, None]] = {}
     for record in records:
         if record.host != host and record.choice is not None:
             found.setdefault(record.task, {})[record.choice] = None

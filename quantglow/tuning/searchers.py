@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import PREFETCHES
 from quantglow.codegen.llvm.kernels.tunable import NAMES
 from quantglow.support.arrays import Array
@@ -35,7 +35,7 @@ class Space:
     modelled: Array
 
     @staticmethod
-    def of(choices: Sequence[Choice], modelled: Sequence[float]) -> Space:
+    def of(choices: Sequence[KernelChoice], modelled: Sequence[float]) -> Space:
         """The space of choices in the order of the cost model."""
         return Space.at(coordinates_of(choices), np.asarray(modelled, np.float64))
 
@@ -69,7 +69,7 @@ class Space:
         return np.asarray(self.coordinates / most - 0.5)
 
 
-def coordinates_of(choices: Sequence[Choice]) -> Array:
+def coordinates_of(choices: Sequence[KernelChoice]) -> Array:
     """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
     keys = [
         (

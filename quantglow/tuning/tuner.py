@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.graph.graph import Graph
 from quantglow.support.arguments import choice as one_of
@@ -71,20 +71,20 @@ class Tuned:
 
     task: Task
     searcher: Searcher
-    places: dict[Choice, int]
-    hinted: list[Choice] = field(default_factory=list)
-    found: dict[Choice, Measured] = field(default_factory=dict)
+    places: dict[KernelChoice, int]
+    hinted: list[KernelChoice] = field(default_factory=list)
+    found: dict[KernelChoice, Measured] = field(default_factory=dict)
     is_done: bool = False
 
     @staticmethod
-    def of(task: Task, make: Maker, hinted: Sequence[Choice], seed: int) -> Tuned:
+    def of(task: Task, make: Maker, hinted: Sequence[KernelChoice], seed: int) -> Tuned:
         """A search that has not begun."""
         places = {choice: number for number, choice in enumerate(task.choices)}
         modelled = [task.cycles(choice) for choice in task.choices]
         searcher = make(Space.of(task.choices, modelled), seed)
         return Tuned(task, searcher, places, [c for c in hinted if c in places])
 
-    def asked(self) -> list[Choice]:
+    def asked(self) -> list[KernelChoice]:
         """The next choices to measure: first those that other machines found."""
         if self.hinted:
             hinted, self.hinted = self.hinted, []
@@ -106,7 +106,7 @@ class Tuned:
         return self.task.uses * min(least, default=math.inf)
 
     @property
-    def finalists(self) -> list[Choice]:
+    def finalists(self) -> list[KernelChoice]:
         """The fastest choices, the default left out."""
         timed = [m for m in self.found.values() if m.seconds and m.job.choice != self.task.default]
         timed.sort(key=lambda m: m.ratio)
@@ -156,7 +156,9 @@ class Tuner:
         """``measure``, by default in children of this process."""
         return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
 
-    def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[Choice]]) -> list[Record]:
+    def run(
+        self, known: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]
+    ) -> list[Record]:
         """New records, of the tasks that are not known.
 
         Raises ``BackendError`` if there are such tasks and nothing of them could be measured.

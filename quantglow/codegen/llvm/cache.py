@@ -193,7 +193,7 @@ def cache_folder(kind: str) -> Path | None:
         return None
 
 
-class Carried:
+class CarriedObjects:
     """Entries of one file, by their names."""
 
     def __init__(self, entries: Mapping[str, Data]) -> None:
@@ -205,7 +205,7 @@ class Carried:
         self.entries.pop(name, None)
 
 
-_carried = Alive[Carried]()
+_carried = Alive[CarriedObjects]()
 
 
 def carried_entry(name: str) -> Data | None:

@@ -18,7 +18,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Extent, Place, Pointer
+from quantglow.codegen.llvm.emitted import (
+    EmittedCall,
+    EmittedProgram,
+    MemoryRegion,
+    Pointer,
+    PointerExtent,
+)
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, step_parts
 from quantglow.codegen.llvm.kernels import emit
@@ -144,8 +150,8 @@ class _Layout:
 
     def __post_init__(self) -> None:
         for place, ports in (
-            (Place.INPUT, self.program.inputs),
-            (Place.OUTPUT, self.program.outputs),
+            (MemoryRegion.INPUT, self.program.inputs),
+            (MemoryRegion.OUTPUT, self.program.outputs),
         ):
             for index, (_, view) in enumerate(ports):
                 self._ends[view.buffer] = Pointer(place, index)
@@ -176,31 +182,33 @@ class _Layout:
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
                 body.append(self.placed(inner, call, step.trips))
-        condition = Pointer(Place.SIZE) if step.condition is None else self._pointer(step.condition)
+        condition = (
+            Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
+        )
         return loop_call(step, body, moving, condition)
 
     def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
         """The call with places instead of views and arrays; ``trips``: of the loop around it."""
         pointers = [self._pointer(pointer, trips) for pointer in call.pointers]
         if call.checked:
-            pointers.append(Pointer(Place.CHECK, self.checks, 8 * self.checks))
+            pointers.append(Pointer(MemoryRegion.CHECK, self.checks, 8 * self.checks))
             self.checks += 1
         nbytes = sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
         return EmittedCall(step, replace(call, pointers=()), tuple(pointers), nbytes)
 
     def _pointer(self, pointer: View | Array, trips: int = 1) -> Pointer:
         if not isinstance(pointer, View):
-            extent = Extent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
-            return Pointer(Place.CONSTANT, self._kept(pointer), extent=extent)
+            extent = PointerExtent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
+            return Pointer(MemoryRegion.CONSTANT, self._kept(pointer), extent=extent)
         return replace(self._place(pointer), extent=self._extent(pointer, trips))
 
-    def _extent(self, view: View, trips: int) -> Extent:
+    def _extent(self, view: View, trips: int) -> PointerExtent:
         """The elements of a view in all trips of a loop."""
         shape, strides = view.shape, view.strides
         if view.advance:
             shape, strides = (trips, *shape), (view.advance, *strides)
         size = view.type.dtype.nbytes
-        return Extent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
+        return PointerExtent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
 
     def _begin(self, buffer: Buffer) -> int:
         """Bytes of a buffer from the beginning of its place."""
@@ -217,10 +225,10 @@ class _Layout:
             return replace(self._ends[buffer], offset_bytes=pointer.offset_bytes)
         if buffer not in self._constant_of:
             self._constant_of[buffer] = self._kept(buffer.value)
-        return Pointer(Place.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
+        return Pointer(MemoryRegion.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
 
     def _in_arena(self, view: View) -> Pointer:
-        return Pointer(Place.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
+        return Pointer(MemoryRegion.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
 
     def _kept(self, array: Array) -> int:
         self.constants.append(self.hold(array))
@@ -240,7 +248,7 @@ class _FreeLayout(_Layout):
         emitted = super().placed(step, call, trips)
         text, names = self._text(step, call, len(emitted.pointers))
         sizes = (sized(self.guards.names[name], self.guards) for name in names)
-        pointers = (*emitted.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
+        pointers = (*emitted.pointers, *(Pointer(MemoryRegion.SIZE, 0, size) for size in sizes))
         return replace(emitted, kernel=replace(emitted.kernel, code=text), pointers=pointers)
 
     def _text(self, step: Instruction, call: KernelCall, first: int) -> tuple[str, list[str]]:
@@ -264,7 +272,7 @@ class _FreeLayout(_Layout):
 
     def _in_arena(self, view: View) -> Pointer:
         assert isinstance(self.plan, OrderedPlan)
-        return Pointer(Place.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
+        return Pointer(MemoryRegion.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
 
 
 def loop_call(
@@ -272,17 +280,17 @@ def loop_call(
 ) -> EmittedCall:
     """The row of a loop; ``with_rows`` will say where its body and the moving pointers lie."""
     words = [
-        Pointer(Place.SIZE, 0, step.trips),
-        Pointer(Place.ROW),
-        Pointer(Place.SIZE, 0, len(body)),
-        Pointer(Place.SIZE, 0, len(moving)),
+        Pointer(MemoryRegion.SIZE, 0, step.trips),
+        Pointer(MemoryRegion.ROW),
+        Pointer(MemoryRegion.SIZE, 0, len(body)),
+        Pointer(MemoryRegion.SIZE, 0, len(moving)),
         condition,
     ]
     for call, number, nbytes in moving:
         words += [
             body[call].pointers[number],
-            Pointer(Place.SIZE, 0, nbytes),
-            Pointer(Place.ARGUMENT, call, 8 * number),
+            Pointer(MemoryRegion.SIZE, 0, nbytes),
+            Pointer(MemoryRegion.ARGUMENT, call, 8 * number),
         ]
     trips = likely(step.trips) if step.condition is None else 1
     work = trips * sum(call.work for call in body)
@@ -312,10 +320,10 @@ def _placed(pointers: Sequence[Pointer], row: int, first: Sequence[int]) -> Iter
     """The pointers of a loop whose body begins at ``row``; ``first``: positions of the first
     pointers of rows."""
     for pointer in pointers:
-        if pointer.place is Place.ROW:
-            yield Pointer(Place.ROW, 0, ENTRY_NBYTES * row)
-        elif pointer.place is Place.ARGUMENT:
+        if pointer.place is MemoryRegion.ROW:
+            yield Pointer(MemoryRegion.ROW, 0, ENTRY_NBYTES * row)
+        elif pointer.place is MemoryRegion.ARGUMENT:
             position = 8 * first[row + pointer.index] + pointer.offset_bytes
-            yield Pointer(Place.ARGUMENT, 0, position)
+            yield Pointer(MemoryRegion.ARGUMENT, 0, position)
         else:
             yield pointer

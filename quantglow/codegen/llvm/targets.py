@@ -10,19 +10,19 @@ from quantglow.codegen.llvm.isa.aarch64 import instructions as aarch64
 from quantglow.codegen.llvm.isa.cortex_m import instructions as cortex_m
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.isa.target import (
-    Choice,
     Detection,
-    Family,
     Host,
     Level,
+    LevelChoice,
     Target,
+    TargetFamily,
     never_refused,
 )
 from quantglow.codegen.llvm.isa.x86 import levels as x86
 from quantglow.codegen.llvm.machine import host, measured_core
 from quantglow.support.errors import BackendError
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[TargetFamily, ...] = (
     x86.FAMILY,
     aarch64.FAMILY,
     riscv.FAMILY,
@@ -38,14 +38,14 @@ KNOWN_CORES: tuple[Core, ...] = (Core(), x86.ICE_LAKE, aarch64.CORE)
 ALL = ":all"
 """End of the name of all levels of a processor."""
 
-_LEVELS: dict[str, tuple[Family, Level]] = {
+_LEVELS: dict[str, tuple[TargetFamily, Level]] = {
     level.name: (family, level) for family in FAMILIES for level in family.levels
 }
 
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """Names of all levels, best first."""
 
-_CHOICES: dict[str, tuple[Family, Detection]] = {
+_CHOICES: dict[str, tuple[TargetFamily, Detection]] = {
     family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
     for family in FAMILIES
     if family.detection and any(level.refusal is never_refused for level in family.levels)
@@ -92,7 +92,7 @@ def level_target(name: str) -> Target:
     return family.target(level, family.triple or host().triple)
 
 
-def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
+def choice_of(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
     """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
     levels that an operating system has to permit are left out.  Raises ``BackendError``.
     """
@@ -103,10 +103,10 @@ def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
     family, detection = _CHOICES[name]
     levels = [level for level in family.levels if level.refusal is never_refused]
     targets = tuple(family.target(level, family.triple) for level in levels)
-    return targets, Choice(detection, tuple(level.needs for level in levels))
+    return targets, LevelChoice(detection, tuple(level.needs for level in levels))
 
 
-def _level(name: str) -> tuple[Family, Level]:
+def _level(name: str) -> tuple[TargetFamily, Level]:
     if name not in _LEVELS:
         raise BackendError(
             f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(LEVELS)}; any "

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
-from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
+from quantglow.codegen.llvm.isa.target import LevelChoice, Requirement, Target
 from quantglow.codegen.llvm.values import I32, I64, PTR, Value, vector
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weights_of
 from quantglow.export.bundle.object_file import UNIT_NBYTES, Stack, object_file
@@ -205,7 +205,7 @@ def prefix(name: str, target: Target) -> str:
 def levels_object(
     name: str,
     programs: Sequence[EmittedProgram],
-    choice: Choice,
+    choice: LevelChoice,
     placement: Placement = Placement.OBJECT,
     source_hash: str = "",
 ) -> ProgramObject:
@@ -244,7 +244,7 @@ def levels_object(
 
 
 def choosing(
-    name: str, names: Sequence[str], choice: Choice, given: Mapping[str, str]
+    name: str, names: Sequence[str], choice: LevelChoice, given: Mapping[str, str]
 ) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
@@ -292,7 +292,7 @@ def clearing(name: str, program: EmittedProgram) -> str:
     return f"{table}\ndefine internal void @{name}(ptr %arena) nounwind {{\n{text}\n}}\n"
 
 
-def level_function(name: str, choice: Choice, attributes: str = "") -> Iterator[str]:
+def level_function(name: str, choice: LevelChoice, attributes: str = "") -> Iterator[str]:
     """``int NAME(void)``: number of the first level whose features are all there."""
     detection, needs = choice.detection, choice.needs
     yield f"define i32 @{name}() nounwind {attributes}{{"
@@ -316,7 +316,7 @@ def asking(name: str, needed: Requirement, section: str) -> Iterator[str]:
     """``i1 NAME_suits()``: whether this processor has what a program needs."""
     yield needed.detection.helpers
     yield f"@{name}_noted = internal global i8 0{section}, align 1"
-    choice = Choice(needed.detection, (needed.needs, ()))
+    choice = LevelChoice(needed.detection, (needed.needs, ()))
     yield from level_function(f"{name}_lacks", choice, needed.attributes)
     yield f"""
 define i1 @{name}_suits() nounwind {needed.attributes}{{

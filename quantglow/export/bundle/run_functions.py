@@ -24,7 +24,7 @@ from itertools import accumulate
 
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.call_profile import name_of
-from quantglow.codegen.llvm.emitted import EmittedProgram, Place, Pointer
+from quantglow.codegen.llvm.emitted import EmittedProgram, MemoryRegion, Pointer
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP_WORDS, MOVING_WORDS
 from quantglow.codegen.llvm.values import I1, I8, I32, I64, PTR, Operand, Value
 from quantglow.export.bundle.constants import Placement, Weights
@@ -122,13 +122,13 @@ class RunFunction(Concise):
     # -- memory of the caller
 
     @cached_property
-    def _ends(self) -> dict[Place, list[Value]]:
+    def _ends(self) -> dict[MemoryRegion, list[Value]]:
         """Addresses of inputs and outputs."""
         return {
             place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))]
             for place, array, ports in (
-                (Place.INPUT, "%inputs", self.program.inputs),
-                (Place.OUTPUT, "%outputs", self.program.outputs),
+                (MemoryRegion.INPUT, "%inputs", self.program.inputs),
+                (MemoryRegion.OUTPUT, "%outputs", self.program.outputs),
             )
         }
 
@@ -182,7 +182,7 @@ class RunFunction(Concise):
         b, row = self.b, self.program.rows[number]
         for position, pointer in enumerate(row.pointers):
             slot = b.at(ARGS, SLOT_NBYTES * position)
-            if pointer.place is Place.SIZE:
+            if pointer.place is MemoryRegion.SIZE:
                 b.store(I64, str(pointer.offset_bytes), slot, SLOT_NBYTES)
             else:
                 address = b.at(self._address(pointer), moved.get((number, position), 0))
@@ -207,14 +207,14 @@ class RunFunction(Concise):
     def _address(self, pointer: Pointer) -> Value:
         b = self.b
         match pointer.place:
-            case Place.ARENA:
+            case MemoryRegion.ARENA:
                 return b.at(ARENA, pointer.offset_bytes)
-            case Place.CHECK:
+            case MemoryRegion.CHECK:
                 return b.at(CHECKS, pointer.offset_bytes)
-            case Place.CONSTANT:
+            case MemoryRegion.CONSTANT:
                 first = self.weights.offset_bytes(pointer.index)
                 return b.at(self._weights, first + pointer.offset_bytes)
-            case Place.INPUT | Place.OUTPUT:
+            case MemoryRegion.INPUT | MemoryRegion.OUTPUT:
                 return b.at(self._ends[pointer.place][pointer.index], pointer.offset_bytes)
         raise AssertionError(f"{pointer.place} is no memory")
 
@@ -239,7 +239,7 @@ class RunFunction(Concise):
         more = b.compare("slt", I64, at, str(trips.offset_bytes))
         b.do(f"br i1 {more}, label %{label}.asked, label %{label}.done")
         b.start_block(f"{label}.asked")
-        if condition.place is not Place.SIZE:
+        if condition.place is not MemoryRegion.SIZE:
             b.do(f"br i1 {self._holds(condition)}, label %{label}.body, label %{label}.done")
             b.start_block(f"{label}.body")
         moved = {place: b.mul(at, nbytes) for place, nbytes in self._strides(pointers)}
@@ -320,7 +320,7 @@ class PartFunction(RunFunction):
     def _holds(self, condition: Pointer) -> Value:
         """A thread must not change the condition before all have read it."""
         found = super()._holds(condition)
-        if condition.place is not Place.SIZE:
+        if condition.place is not MemoryRegion.SIZE:
             self._wait()
         return found
 

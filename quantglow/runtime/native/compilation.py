@@ -10,7 +10,13 @@ import numpy as np
 
 from quantglow.codegen.llvm.call_profile import facts_of
 from quantglow.codegen.llvm.emission import emit_free_program, emit_program, kernel_calls
-from quantglow.codegen.llvm.emitted import CALL_WORK, EmittedCall, EmittedProgram, Place, Pointer
+from quantglow.codegen.llvm.emitted import (
+    CALL_WORK,
+    EmittedCall,
+    EmittedProgram,
+    MemoryRegion,
+    Pointer,
+)
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, call_names
 from quantglow.ir.program.program import BufferKind, Fill, Program, View
@@ -158,7 +164,7 @@ def places_of(program: EmittedProgram) -> Places:
     """The places of an emitted program."""
     pointers = [pointer for call in program.rows for pointer in call.pointers]
     arena = OWN_BASES + len(program.constants)
-    ends = {Place.INPUT: 0, Place.OUTPUT: len(program.inputs)}
+    ends = {MemoryRegion.INPUT: 0, MemoryRegion.OUTPUT: len(program.inputs)}
     external = [
         (position, ends[pointer.place] + pointer.index)
         for position, pointer in enumerate(pointers)
@@ -228,7 +234,7 @@ def lives_of(program: EmittedProgram) -> Array:
     lives = np.array([[len(program.rows), -1]] * count, np.int32).reshape(count, 2)
     for place, row in enumerate(program.calls):
         for pointer in (p for call in row.nested() for p in call.pointers):
-            if pointer.place is Place.ARENA and count:
+            if pointer.place is MemoryRegion.ARENA and count:
                 first, last = lives[pointer.index]
                 lives[pointer.index] = min(first, place), max(last, place)
     return lives
@@ -237,15 +243,15 @@ def lives_of(program: EmittedProgram) -> Array:
 def slot_of(pointer: Pointer, arena: int) -> int:
     """The position of a pointer's base; those of buffers begin at ``arena``."""
     match pointer.place:
-        case Place.CHECK:
+        case MemoryRegion.CHECK:
             return 1
-        case Place.ROW:
+        case MemoryRegion.ROW:
             return 2
-        case Place.ARGUMENT:
+        case MemoryRegion.ARGUMENT:
             return 3
-        case Place.CONSTANT:
+        case MemoryRegion.CONSTANT:
             return OWN_BASES + pointer.index
-        case Place.ARENA:
+        case MemoryRegion.ARENA:
             return arena + pointer.index
     return 0
 

@@ -7,7 +7,7 @@ that the system keeps from running holds nobody up.  An entry begins when all ch
 before are done.  Workers spin between inferences for a bounded time, then sleep.
 
 The code stands in ``codegen/llvm/scheduler``; names in angle brackets there are those of the
-target's ``Waiting`` and of the constants below.
+target's ``WaitInstructions`` and of the constants below.
 
 Claims carry the number of the inference (its epoch): a worker that comes late to an inference that
 is over finds other claims there and goes back to waiting.
@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.table_walk import CALL_OF_ENTRY, RUN_ALONE, fill, read_template
 from quantglow.runtime.jit.library import addresses
 
@@ -96,6 +96,6 @@ def run_time_texts(target: Target) -> dict[str, str]:
     return {name: filled(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 
 
-def filled(text: str, waiting: Waiting) -> str:
+def filled(text: str, waiting: WaitInstructions) -> str:
     """A text with the instructions that wait on a target."""
     return fill(text, {**asdict(waiting), "spin": round(SPIN_SECONDS * waiting.hertz)})

@@ -23,7 +23,7 @@ import quantglow as qg
 from quantglow.cli import tune
 from quantglow.cli.main import main
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.support import extras as clusters
 from quantglow.support.processes.interrupts import NEVER, Deadline
@@ -48,7 +48,7 @@ from tests.unit.tuning.workers_of_tests import FOLDER
 pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of its sockets
 
 GRAPH = graph_of([Shape(6, 24, 40), Shape(5, 20, 48, 3)])
-JOBS = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 4, 16, 32)]
+JOBS = [Job("task", KernelChoice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 4, 16, 32)]
 
 
 @pytest.fixture(scope="module")

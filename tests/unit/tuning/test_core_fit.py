@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice, Core, StepCost
+from quantglow.codegen.llvm.isa.costs import Core, KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.codegen.llvm.kernels.contraction.tiling import all_cycles, candidates
 from quantglow.codegen.llvm.targets import resolve
@@ -73,6 +73,6 @@ def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_shape_without_times_is_an_error() -> None:
     graph = core_fit.graph_of([Shape(4, 8, 8)])
     tasks = planned_tasks(graph, resolve("native"))[0]
-    failed = Measured(Job(tasks[0].key, Choice("plain", (1, 1, 1)), 0), failure="it crashed")
+    failed = Measured(Job(tasks[0].key, KernelChoice("plain", (1, 1, 1)), 0), failure="it crashed")
     with pytest.raises(BackendError, match="it crashed"):
         core_fit.timed_tasks(tasks, [failed])

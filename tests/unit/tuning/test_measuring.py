@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import Deadline
@@ -30,7 +30,7 @@ GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")
 WORK = Work.of(GRAPH, TARGET)
 TASKS = planned_tasks(GRAPH, TARGET)[0]
-FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
+FAULTY = [Job("task", KernelChoice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 
 def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
@@ -100,7 +100,7 @@ def states(jobs: Sequence[Job]) -> list[int]:
 def test_choices_and_tasks_that_do_not_exist_are_told() -> None:
     jobs = [
         Job(TASKS[0].key, TASKS[0].default, 0),
-        Job(TASKS[0].key, Choice("plain", (1, 500, 1)), 0),
+        Job(TASKS[0].key, KernelChoice("plain", (1, 500, 1)), 0),
         Job("another task", TASKS[0].default, 0),
     ]
     assert states(jobs) == [TIMED, UNKNOWN, UNKNOWN]

@@ -17,7 +17,7 @@ import quantglow as qg
 from quantglow.cli import tune
 from quantglow.cli.main import main
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.programs.build import Compiler
@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
     """Times that follow from the choice: tiles of one column take half the time, some fail."""
 
-    def seconds(choice: Choice) -> float:
+    def seconds(choice: KernelChoice) -> float:
         return 0.5 if choice.tile and choice.tile[1] == 1 else 1.0 + 0.01 * (choice.unroll or 0)
 
     assert not self.deadline.is_over
@@ -90,14 +90,14 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Measurer, "run", noting)
     (task, _), _ = planned_tasks(GRAPH, resolve("native"))
-    hint, unknown = task.choices[-1], Choice("plain", (1, 900, 1))
+    hint, unknown = task.choices[-1], KernelChoice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
     own = [job.choice for job in asked if job.task == task.key]
     assert own[:2] == [task.default, hint] and unknown not in own
 
 
 def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
-    job = Job("a", Choice("plain"), 0)
+    job = Job("a", KernelChoice("plain"), 0)
     assert is_faster(Measured(job, (0.9, 0.9, 0.9, 1.5), (1.0,) * 4)) is False
     assert is_faster(Measured(job, (0.9, 0.9, 0.9, 0.9), (1.0,) * 4))
     assert not is_faster(Measured(job, (0.99,) * 4, (1.0,) * 4))
@@ -153,7 +153,7 @@ def test_a_tuned_network_gives_the_same_bits(cache: Path, monkeypatch: pytest.Mo
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def chosen(path: Path) -> dict[str, Choice]:
+def chosen(path: Path) -> dict[str, KernelChoice]:
     """Records of choices other than the default for all convolutions of the network in a file."""
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)

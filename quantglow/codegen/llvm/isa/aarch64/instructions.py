@@ -28,8 +28,8 @@ from quantglow.codegen.llvm.isa.aarch64.dot import (
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import BlockDot, DotProduct, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.interface import ByteTable, InstructionSet, Linking
-from quantglow.codegen.llvm.isa.target import Detection, Family, Host, Level, Target
-from quantglow.codegen.llvm.isa.waiting import Waiting, futex_waiting
+from quantglow.codegen.llvm.isa.target import Detection, Host, Level, Target, TargetFamily
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions, futex_waiting
 from quantglow.codegen.llvm.values import (
     ABSENT,
     FLOAT,
@@ -224,7 +224,7 @@ class LookUpTable:
         return entries
 
 
-class ByteProducts(StrEnum):
+class NeonByteProducts(StrEnum):
     """How four bytes times four signed bytes are added to an int32 lane."""
 
     WORDS = "words"
@@ -239,7 +239,7 @@ class ByteProducts(StrEnum):
 class AArch64(InstructionSet):
     """One level of AArch64."""
 
-    products: ByteProducts = ByteProducts.WORDS
+    products: NeonByteProducts = NeonByteProducts.WORDS
 
     # -- products
 
@@ -249,23 +249,23 @@ class AArch64(InstructionSet):
             return LaneFloatDot(self, lanes)
         if x is DType.I16:
             return WordDot(self, StepCost(self.registers, 1.5, operands=3, core=core))
-        if self.products is ByteProducts.WORDS:
+        if self.products is NeonByteProducts.WORDS:
             cost = StepCost(self.registers, 3.0, 1.0, weights=2, operands=5, core=core)
             return WidenedDot(self, cost, signed=x is not DType.U8)
         if x is not DType.U8:
             return SignedDot(self, lanes)
-        if self.products is ByteProducts.MIXED:
+        if self.products is NeonByteProducts.MIXED:
             return UnsignedDot(self, lanes)
         return ShiftedDot(self, StepCost(self.registers, 1.5, operands=4, core=core))
 
     def block_product(self, x: DType, core: Core) -> BlockDot | None:
-        if self.products is not ByteProducts.MIXED or x is not DType.I8:
+        if self.products is not NeonByteProducts.MIXED or x is not DType.I8:
             return None
         cost = StepCost(self.registers, 0.25, 0.1, 2, 0, rows=1, loads=0.25, together=2, core=core)
         return SignedBlocks(self, cost)
 
     def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
-        if self.products is not ByteProducts.WORDS or x is not DType.I8:
+        if self.products is not NeonByteProducts.WORDS or x is not DType.I8:
             return None
         cost = StepCost(self.registers, 2.0, 1.0, operands=4, loads=2.0, core=core)
         return SignedPairs(self, cost)
@@ -350,7 +350,7 @@ class AArch64(InstructionSet):
     # -- system
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """``isb`` takes about as long as x86's ``pause``; ``yield`` does nothing on most cores."""
         pause, clock = f"call void {ISB}(i32 15)", "call i64 @clock()"
         declarations = f"declare void {ISB}(i32)\n{CLOCK}"
@@ -362,8 +362,8 @@ class AArch64(InstructionSet):
 
 
 _NEON = AArch64(16, 32, unsigned_activations=False, has_fma=True, rounds_floats=True)
-_DOTPROD = replace(_NEON, products=ByteProducts.DOT)
-_I8MM = replace(_NEON, products=ByteProducts.MIXED)
+_DOTPROD = replace(_NEON, products=NeonByteProducts.DOT)
+_I8MM = replace(_NEON, products=NeonByteProducts.MIXED)
 
 LEVELS = (
     Level("i8mm", "generic", "+dotprod,+i8mm", _I8MM, ("dotprod", "i8mm")),
@@ -378,4 +378,4 @@ def tuned(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, host.features, level.isa, CORE)
 
 
-FAMILY = Family(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed, detection=DETECTION)

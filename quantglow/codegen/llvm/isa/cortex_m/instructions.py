@@ -38,8 +38,8 @@ from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct, LaneProducts, MergedDot, WindowWords
 from quantglow.codegen.llvm.isa.interface import Sharing, Steps
 from quantglow.codegen.llvm.isa.portable import Portable
-from quantglow.codegen.llvm.isa.target import Family, Host, Level, Settings, Target
-from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.isa.target import Host, Level, Settings, Target, TargetFamily
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, PTR, Operand, Value, splat, vector
 from quantglow.ir.types import DType
 
@@ -124,9 +124,9 @@ class CortexM(Portable):
     """Vectors of four lanes that are scalars for the processor."""
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """Nothing: there are no threads, and no clock that all processors have."""
-        return Waiting("", "", "", "add i64 0, 0", 1e9, "")
+        return WaitInstructions("", "", "", "add i64 0, 0", 1e9, "")
 
     @property
     def prefetches(self) -> bool:
@@ -357,4 +357,4 @@ def tuned(level: Level, host: Host) -> Target:
     return FAMILY.target(level, host.triple)
 
 
-FAMILY = Family(ARMV7E, LEVELS, tuned, ARCHITECTURES, settings=Settings(reloc="static"))
+FAMILY = TargetFamily(ARMV7E, LEVELS, tuned, ARCHITECTURES, settings=Settings(reloc="static"))

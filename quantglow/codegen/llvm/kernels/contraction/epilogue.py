@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.interface import RAISED
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernels.contraction.results import Results, multipliers
+from quantglow.codegen.llvm.kernels.contraction.results import ContractionResults, multipliers
 from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
@@ -50,9 +50,9 @@ class Epilogue:
     target: Target
 
     @cached_property
-    def results(self) -> Results:
+    def results(self) -> ContractionResults:
         """Rounding, limits and packing."""
-        return Results(self.op, self.target)
+        return ContractionResults(self.op, self.target)
 
     @cached_property
     def residual(self) -> Residual:
@@ -93,7 +93,7 @@ class Epilogue:
 
     def values(self, b: Builder, sums: Value, scale: Operand, residual: Value | None) -> Value:
         """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
-        residual, through the activation.  Integers where ``Results.is_requantized``."""
+        residual, through the activation.  Integers where ``ContractionResults.is_requantized``."""
         result, floats = sums, self.results.floats
         if self.results.is_requantized:
             return self.target.isa.requantized(b, self.results.lanes, sums, scale)

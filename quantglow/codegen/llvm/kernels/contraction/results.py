@@ -37,7 +37,7 @@ LIMIT = 2.0**30
 
 
 @dataclass(frozen=True)
-class Results:
+class ContractionResults:
     """The results of one convolution on one target, from float32 sums."""
 
     op: Conv

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import Kernel, KernelCall, emits, first_kernel
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, all_cycles, all_shared_cycles
@@ -91,31 +91,31 @@ class ConvForms:
         """``Forms``"""
         return isinstance(step.op, Conv) and not step.op.depthwise
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if not isinstance(kernel, ConvKernel) or type(kernel) not in FORMS.values():
             return None
         return choice_in(kernel)
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         assert isinstance(step.op, Conv)
         kernels = ((name, form(step, step.op, target)) for name, form in FORMS.items())
         return [c for name, kernel in kernels if kernel.exists for c in _choices(name, kernel)]
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
         """``Forms``"""
         return kernel_of(step, target, choice)
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
         return modelled_cycles(kernel)
 
 
-def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
+def kernel_of(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
     """The kernel of a choice, of which any field may be None; None where the convolution has no
     such choice."""
     if (form := FORMS.get(choice.form)) is None:
@@ -125,7 +125,7 @@ def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | Non
     return kernel if is_allowed(kernel, choice) else None
 
 
-def is_allowed(kernel: ConvKernel, choice: Choice) -> bool:
+def is_allowed(kernel: ConvKernel, choice: KernelChoice) -> bool:
     """Whether each field of a choice is one that its form has."""
     if choice.unroll is not None and (choice.form not in UNROLLED or choice.unroll not in UNROLLS):
         return False
@@ -137,7 +137,7 @@ def is_allowed(kernel: ConvKernel, choice: Choice) -> bool:
     return kernel.exists
 
 
-def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
+def _choices(form: str, kernel: ConvKernel) -> Iterator[KernelChoice]:
     tiles: Sequence[tuple[int, int, int] | None] = (None,)
     if form not in FIXED:
         tiles = [(tile.rows, tile.columns, tile.vectors) for tile in kernel.possible_tiles]
@@ -146,13 +146,13 @@ def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
         unrolls = _unrolls(kernel.geometry.runs.steps)
     for tile in tiles:
         for outer in (False, True):
-            placed = replace(kernel, chosen=Choice(form, tile, outer))
+            placed = replace(kernel, chosen=KernelChoice(form, tile, outer))
             if (outer and placed.all_panels == 1) or not placed.exists:
                 continue
             far = placed.weights_are_far and form not in FIXED
             for unroll in unrolls:
                 for prefetch in PREFETCHES if far else (None,):
-                    yield Choice(form, tile, outer, unroll, prefetch)
+                    yield KernelChoice(form, tile, outer, unroll, prefetch)
 
 
 def _unrolls(steps: int) -> list[int]:
@@ -163,13 +163,13 @@ def _unrolls(steps: int) -> list[int]:
     return sorted(by_length.values())
 
 
-def choice_in(kernel: ConvKernel) -> Choice:
+def choice_in(kernel: ConvKernel) -> KernelChoice:
     """The choice that a kernel is made with, the fields that its form has filled in."""
     (form,) = (name for name, kind in FORMS.items() if type(kernel) is kind)
     tile, steps = kernel.tile, kernel.geometry.runs.steps
     same = [u for u in _unrolls(steps) if u == kernel.unroll or steps // u <= 1]
     far = kernel.weights_are_far and form not in FIXED
-    return Choice(
+    return KernelChoice(
         form,
         None if form in FIXED else (tile.rows, tile.columns, tile.vectors),
         kernel.panels_outer and kernel.all_panels > 1,
@@ -197,30 +197,30 @@ class DepthwiseForms:
         """``Forms``"""
         return isinstance(step.op, Conv) and step.op.depthwise
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, IntegerDepthwise):
             return choice_of(kernel.rows, kernel.blocks)
         if isinstance(kernel, FloatDepthwise):
-            return Choice(_form_of(kernel), (1, kernel.most_columns, 1))
+            return KernelChoice(_form_of(kernel), (1, kernel.most_columns, 1))
         return None
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, FloatDepthwise):
             form = _form_of(kernel)
-            return [Choice(form, (1, columns, 1)) for columns in kernel.possible_columns]
+            return [KernelChoice(form, (1, columns, 1)) for columns in kernel.possible_columns]
         return kernel.possible_choices if isinstance(kernel, IntegerDepthwise) else []
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> Kernel | None:
         """``Forms``"""
         if choice not in self.choices(step, target):
             return None
         return self._made(step, target, choice)
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
@@ -232,7 +232,7 @@ class DepthwiseForms:
         return all_cycles(tile, kernel.y.height, kernel.y.width, vectors, kh * kw, cost)
 
     def _made(
-        self, step: Compute, target: Target, choice: Choice
+        self, step: Compute, target: Target, choice: KernelChoice
     ) -> IntegerDepthwise | FloatDepthwise:
         assert isinstance(step.op, Conv)
         if choice.form == ELEMENTS:

@@ -144,7 +144,7 @@ class ConvLoops(ConvPlan):
         residual = pixels.residual
         if g.residual is not None:
             residual = b.at(residual, b.mul(channels.first, g.residual.itemsize))
-        place = Place(
+        place = TilePointers(
             b.at(pixels.x, channels.x_offset),
             b.at(pixels.y, b.mul(channels.first, g.y.itemsize)),
             b.at(self.w, channels.weights),
@@ -196,7 +196,9 @@ class ConvLoops(ConvPlan):
             kinds.append((panels.tail_vectors, panels.tail_channels, is_tail))
         return kinds
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+    def body(
+        self, rows: int, columns: int, vectors: int, channels: int, place: TilePointers
+    ) -> None:
         """One tile: ``channels`` of ``vectors`` vectors are stored."""
         raise NotImplementedError
 
@@ -225,7 +227,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePointers:
     """The place of a tile: pointers to its input, output, weights and residual, and the position of
     its first channel among the packed constants."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.codegen.llvm.kernels.contraction.geometry import (
@@ -47,7 +47,7 @@ class ConvPlan:
     step: Compute
     conv: Conv
     target: Target
-    chosen: Choice | None = None
+    chosen: KernelChoice | None = None
 
     def __post_init__(self) -> None:
         x, w = self.step.inputs[:2]

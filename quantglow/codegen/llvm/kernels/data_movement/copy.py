@@ -23,7 +23,13 @@ from quantglow.codegen.llvm.kernels.vector.access import (
     store_strided,
     transposed,
 )
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed, item_pointers, moved
+from quantglow.codegen.llvm.kernels.vector.loops import (
+    LoopAxis,
+    Nest,
+    collapsed,
+    item_pointers,
+    moved,
+)
 from quantglow.codegen.llvm.kernels.vector.vectors import (
     ELEMENTS,
     Piece,
@@ -59,12 +65,12 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     return KernelCall(b.finish(), (step.dst, step.src), items, likely(kind.nbytes) / 4, "copy")
 
 
-def _as_bytes(axes: Sequence[Axis], itemsize: int) -> list[Axis]:
-    return [*axes[:-1], Axis(axes[-1].size * itemsize, (1, 1))]
+def _as_bytes(axes: Sequence[LoopAxis], itemsize: int) -> list[LoopAxis]:
+    return [*axes[:-1], LoopAxis(axes[-1].size * itemsize, (1, 1))]
 
 
 def _emit(
-    b: Builder, target: Target, axes: list[Axis], itemsize: int, pointers: Sequence[Value]
+    b: Builder, target: Target, axes: list[LoopAxis], itemsize: int, pointers: Sequence[Value]
 ) -> int:
     """The best code for the strides; the number of work items."""
     element = bits_type(8 * itemsize)
@@ -79,7 +85,7 @@ def _emit(
 def _rows(
     b: Builder,
     target: Target,
-    axes: Sequence[Axis],
+    axes: Sequence[LoopAxis],
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
@@ -101,7 +107,7 @@ def _lanes(target: Target, itemsize: int, length: int) -> int:
     return narrower(target.vector_nbytes // itemsize, length if is_free(length) else max(length, 1))
 
 
-def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
+def _planar(axes: Sequence[LoopAxis], itemsize: int) -> bool:
     """Few channels, side by side in the destination only."""
     if len(axes) < 2:
         return False
@@ -117,7 +123,7 @@ def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
 def _interleave(
     b: Builder,
     target: Target,
-    axes: Sequence[Axis],
+    axes: Sequence[LoopAxis],
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
@@ -139,8 +145,8 @@ def _interleave(
 
 
 def _tiled(
-    axes: Sequence[Axis], itemsize: int, target: Target
-) -> tuple[tuple[Axis, ...], tuple[Axis, Axis], int] | None:
+    axes: Sequence[LoopAxis], itemsize: int, target: Target
+) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, LoopAxis], int] | None:
     """Outer axes; the axes dense in the source and in the destination; the size of the tiles."""
     across = axes[-1]
     if across.strides[0] != itemsize:
@@ -159,8 +165,8 @@ def _tiled(
 
 def _transpose(
     b: Builder,
-    outer: tuple[Axis, ...],
-    tile: tuple[Axis, Axis],
+    outer: tuple[LoopAxis, ...],
+    tile: tuple[LoopAxis, LoopAxis],
     size: int,
     element: Type,
     pointers: Sequence[Value],
@@ -188,7 +194,7 @@ def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
 
 
 def _tile(
-    b: Builder, tile: tuple[Axis, Axis], size: int, element: Type, at: Sequence[Value]
+    b: Builder, tile: tuple[LoopAxis, LoopAxis], size: int, element: Type, at: Sequence[Value]
 ) -> None:
     along, across = tile
     kind = vector(size, element)
@@ -239,20 +245,20 @@ class FillKernel:
         first = b.at(self.base, self.operand((box.offset - self.step.dst.offset) * itemsize))
         outer, row = axes[:-1], axes[-1]
         if row.strides != (itemsize,):
-            outer, row = axes, Axis(1, (itemsize,))
+            outer, row = axes, LoopAxis(1, (itemsize,))
         nbytes = row.size * itemsize
         most = min(max(careful(nbytes), itemsize), self.target.vector_nbytes)
         wide = 1 << (most.bit_length() - 1)
         if nbytes < wide:
             raise AssertionError("the shape at hand is at least as wide")
         if not outer and nbytes > wide:
-            self.rows(first, [Axis(nbytes // wide, (wide,))], wide, wide)
+            self.rows(first, [LoopAxis(nbytes // wide, (wide,))], wide, wide)
             last = b.at(first, self.operand(nbytes - wide))
             self.rows(last, [], wide, wide)
             return
         self.rows(first, sorted(outer, key=lambda axis: likely(axis.size)), nbytes, wide)
 
-    def rows(self, first: Value, axes: list[Axis], nbytes: int, wide: int) -> None:
+    def rows(self, first: Value, axes: list[LoopAxis], nbytes: int, wide: int) -> None:
         """Rows of ``nbytes`` along axes, in vectors of ``wide`` bytes."""
         b = self.b
         if not axes:
@@ -262,7 +268,9 @@ class FillKernel:
         *whole, shared = axes
         self.nest(first, whole, shared, nbytes, wide)
 
-    def nest(self, at: Value, whole: list[Axis], shared: Axis, nbytes: int, wide: int) -> None:
+    def nest(
+        self, at: Value, whole: list[LoopAxis], shared: LoopAxis, nbytes: int, wide: int
+    ) -> None:
         b, axis = self.b, whole[0] if whole else shared
         count, stride = self.operand(axis.size), self.operand(axis.strides[0])
         begin, end = ("0", count) if whole else self.share(count)

@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import I1, I64, Operand, Value, vector
 from quantglow.ir.ops import Gather, Scatter, TopK
@@ -85,7 +85,7 @@ class _RowCopy:
     def emit(self, to: Value, source: Value) -> None:
         nbytes = self.dtype.nbytes
         lanes = vectors.narrower(self.target.f32_lanes, self.size)
-        nest = Nest((), Axis(self.size, (nbytes, nbytes)), lanes, 2)
+        nest = Nest((), LoopAxis(self.size, (nbytes, nbytes)), lanes, 2)
         emit_row(self.b, self.target, nest, (to, source), self._pieces)
 
     def _pieces(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:

@@ -15,10 +15,10 @@ from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_values import ITEM_NBYTES, RowParts, row_parts
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import interleaved, load_kind, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed, emit_row, loops
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapsed, emit_row, loops
 from quantglow.codegen.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Constant, Value, splat, vector
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, ConstantValue, Value, splat, vector
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.program.program import Compute
@@ -67,7 +67,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
         pointers = b.kernel(len(views))
         pointers += _kept_parts(b, target, kept, axes[-1], pointers)
         out, expression = op.type.dtype, kept.expression
-        body = _Body(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
+        body = _ElementwiseBody(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
         nest.emit(b, target, pointers, body)
         return b.finish()
 
@@ -79,16 +79,16 @@ def _kept_parts(
     b: Builder,
     target: Target,
     kept: RowParts,
-    row: Axis,
+    row: LoopAxis,
     pointers: Sequence[Value],
 ) -> list[Value]:
     """Compute the parts of rows; where each lies."""
     memories, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
         memory = b.allocate(kept.memory_nbytes, 64)
-        one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
-        body = _Body(b, target, part, dtype, kept.dtypes[:count], one, None)
-        copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
+        one = LoopAxis(row.size, (ITEM_NBYTES, *row.strides[1:]))
+        body = _ElementwiseBody(b, target, part, dtype, kept.dtypes[:count], one, None)
+        copies = LoopAxis(kept.repeats, (kept.row_nbytes, *[0] * count))
         with loops(b, [copies], [memory, *pointers[1:]]) as at_row:
             emit_row(b, target, Nest((), one, _lanes(target, one.size), 1), at_row, body)
         memories.append(memory)
@@ -113,14 +113,17 @@ def _is_long(expression: Expr) -> bool:
 def _unroll(op: Elementwise, planar: bool, target: Target) -> int:
     """Vectors of a step."""
     if planar:
-        mixes = target.isa.permutes_bytes and Quantized.of(op.expression, op.type.dtype) is not None
+        mixes = (
+            target.isa.permutes_bytes
+            and QuantizedExpression.of(op.expression, op.type.dtype) is not None
+        )
         return 4 if mixes else 1
     if op.expression.size() > 2 * SMALL_EXPRESSION:
         return 1
     return 4 if op.type.dtype.nbytes == 1 or op.expression.size() <= SMALL_EXPRESSION else 2
 
 
-def _planes(axes: Sequence[Axis], itemsize: int) -> Axis | None:
+def _planes(axes: Sequence[LoopAxis], itemsize: int) -> LoopAxis | None:
     """The channel axis, if the result has few channels that lie in different planes of the
     operands."""
     if len(axes) < 2:
@@ -136,7 +139,7 @@ def _planes(axes: Sequence[Axis], itemsize: int) -> Axis | None:
 
 
 @dataclass(frozen=True)
-class _Body:
+class _ElementwiseBody:
     """Code for pieces of a row.  Operand 0 of pointers and strides is the result."""
 
     b: Builder
@@ -144,8 +147,8 @@ class _Body:
     expression: Expr
     out: DType
     dtypes: tuple[DType, ...]
-    row: Axis
-    planes: Axis | None
+    row: LoopAxis
+    planes: LoopAxis | None
     is_small: bool = False
     """Whether steps of a quantized result are known to fit int32."""
 
@@ -167,8 +170,8 @@ class _Body:
         store_results(self.b, self.target, self.out, pointers[0], stride, group, values)
 
     @cached_property
-    def quantized(self) -> Quantized | None:
-        return Quantized.of(self.expression, self.out)
+    def quantized(self) -> QuantizedExpression | None:
+        return QuantizedExpression.of(self.expression, self.out)
 
     def _is_vector(self, group: Sequence[Piece]) -> bool:
         """Whether pieces are a whole vector of quantized results."""
@@ -212,7 +215,7 @@ class _Body:
             bits = scalars.lanes_of(self.expression)
             value = self.b.cast("zext", bits, value, vector(piece.lanes, I32))
         # A constant expression is a literal, which packs and selects cannot all take.
-        return self.b.freeze(value) if isinstance(value, Constant) else value
+        return self.b.freeze(value) if isinstance(value, ConstantValue) else value
 
     def _result(self, lanes: int, value: Value) -> Value:
         """The result as the element type in memory."""
@@ -220,7 +223,7 @@ class _Body:
             return value
         return vectors.narrow(self.b, lanes, value, ELEMENTS[self.out])
 
-    def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: Axis) -> None:
+    def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: LoopAxis) -> None:
         """All channels of neighboring pixels."""
         channels = []
         for channel in range(planes.size):
@@ -232,7 +235,7 @@ class _Body:
         self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
 
     def _mixed_pixels(
-        self, pointers: Sequence[Value], group: Sequence[Piece], planes: Axis
+        self, pointers: Sequence[Value], group: Sequence[Piece], planes: LoopAxis
     ) -> None:
         """All channels of a vector of pixels, mixed by permutations of bytes."""
         nbytes, count = self.target.vector_nbytes, planes.size
@@ -263,7 +266,7 @@ class _Body:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedExpression:
     """``int(fmin(fmax(rint(steps), low - zp), high - zp)) + zp`` as elements of ``dtype``, which
     has 8 bits.
     """
@@ -275,7 +278,7 @@ class Quantized:
     dtype: DType
 
     @staticmethod
-    def of(expression: Expr, dtype: DType) -> Quantized | None:
+    def of(expression: Expr, dtype: DType) -> QuantizedExpression | None:
         """The parts of what ``expression.quantized`` made, None for other expressions."""
         match expression:
             case Expr(
@@ -301,7 +304,7 @@ class Quantized:
             ) if dtype in _BYTES:
                 bounds = (int(low.value + zero.value), int(high.value + zero.value))
                 inside = dtype.limits[0] <= bounds[0] <= bounds[1] <= dtype.limits[1]
-                quantized = Quantized(steps, *bounds, int(zero.value), dtype)
+                quantized = QuantizedExpression(steps, *bounds, int(zero.value), dtype)
                 return quantized if inside else None
         return None
 
@@ -341,7 +344,9 @@ class Quantized:
 
 def fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
     """Whether the operands' types prove that the steps of a quantized result fit int32."""
-    quantized = Quantized.of(expression, DType.U8) or Quantized.of(expression, DType.I8)
+    quantized = QuantizedExpression.of(expression, DType.U8) or QuantizedExpression.of(
+        expression, DType.I8
+    )
     return quantized is not None and value_range(quantized.steps, operands) is not None
 
 

@@ -18,8 +18,8 @@ from quantglow.codegen.llvm.kernels.elementwise.row_map import RowKernel, combin
 from quantglow.codegen.llvm.kernels.elementwise.row_values import Invariants, RowValues
 from quantglow.codegen.llvm.kernels.vector.access import store_results
 from quantglow.codegen.llvm.kernels.vector.loops import (
-    Axis,
     Combination,
+    LoopAxis,
     broadcast_axes,
     item_pointers,
     merged,
@@ -61,12 +61,12 @@ class RowLoops(RowKernel):
         """Whether values stay in registers: they do not."""
         return False
 
-    def text(self, axes: Sequence[Axis]) -> str:
+    def text(self, axes: Sequence[LoopAxis]) -> str:
         b = self.b
         pointers = b.kernel(len(self.axis.strides))
         self.plan()
         memory = self.reserved()
-        sums = Sums(b, self.lanes, b.allocate(FLOAT_NBYTES * PARTIAL_SUMS, 64))
+        sums = PartialSums(b, self.lanes, b.allocate(FLOAT_NBYTES * PARTIAL_SUMS, 64))
         with b.loop("%begin", "%end") as item:
             self.row(_RowLoop(self, item_pointers(b, item, axes, pointers), memory, sums))
         return b.finish()
@@ -81,7 +81,7 @@ class RowLoops(RowKernel):
 
 
 @dataclass
-class Sums:
+class PartialSums:
     """The partial sums of a row in memory."""
 
     b: Builder
@@ -144,7 +144,7 @@ class _RowLoop:
     kernel: RowLoops
     pointers: Sequence[Value]
     memory: dict[Expr, Value]
-    sums: Sums
+    sums: PartialSums
     readable: set[Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:

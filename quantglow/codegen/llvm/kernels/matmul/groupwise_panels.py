@@ -45,7 +45,7 @@ MOST_VECTORS = 2
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """Panels of ``vectors`` vectors of ``lanes`` channels; ``group`` codes of ``bits``."""
 
     channels: int
@@ -177,10 +177,10 @@ class GroupedProduct:
         return vector(self.lanes, I32)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> PanelLayout:
         op, vectors = self.op, min(MOST_VECTORS, -(-self.channels // self.lanes))
         groups = op.w.type.shape[1]
-        return Layout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
+        return PanelLayout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
 
     @property
     def vectors(self) -> range:

@@ -37,37 +37,37 @@ NARROWEST = 4
 
 
 @dataclass(frozen=True)
-class Axis:
+class LoopAxis:
     """``size`` elements; the stride in bytes in each view."""
 
     size: int
     strides: tuple[int, ...]
 
 
-def collapsed(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+def collapsed(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
     """The axes of views broadcast to ``shape``, without axes of size 1, neighbors merged."""
     axes = merged(broadcast_axes(shape, views))
-    return axes or [Axis(1, tuple(view.type.dtype.nbytes for view in views))]
+    return axes or [LoopAxis(1, tuple(view.type.dtype.nbytes for view in views))]
 
 
-def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
     """An axis for each dimension of views broadcast to ``shape``."""
     wide = [view.expanded(shape) for view in views]
     return [
-        Axis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
+        LoopAxis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
         for dim, size in enumerate(shape)
     ]
 
 
-def merged(axes: Sequence[Axis]) -> list[Axis]:
+def merged(axes: Sequence[LoopAxis]) -> list[LoopAxis]:
     """Axes without those of size 1, neighbors that are contiguous in every view as one."""
-    result: list[Axis] = []
+    result: list[LoopAxis] = []
     for axis in axes:
         inner = tuple(stride * axis.size for stride in axis.strides)
         if axis.size == 1:
             continue
         if result and result[-1].strides == inner:
-            result[-1] = Axis(result[-1].size * axis.size, axis.strides)
+            result[-1] = LoopAxis(result[-1].size * axis.size, axis.strides)
         else:
             result.append(axis)
     return result
@@ -77,8 +77,8 @@ def merged(axes: Sequence[Axis]) -> list[Axis]:
 class Nest:
     """Outer axes around rows of ``row``, computed ``step`` elements at a time."""
 
-    outer: tuple[Axis, ...]
-    row: Axis
+    outer: tuple[LoopAxis, ...]
+    row: LoopAxis
     lanes: int
     unroll: int
 
@@ -97,7 +97,7 @@ class Nest:
             return -(-self.row.size // self.block)
         return math.prod(axis.size for axis in self._item_axes())
 
-    def _item_axes(self) -> tuple[Axis, ...]:
+    def _item_axes(self) -> tuple[LoopAxis, ...]:
         count = 1
         while (
             count < len(self.outer)
@@ -203,7 +203,7 @@ def _free_remainder(
 
 
 def item_pointers(
-    b: Builder, item: Value, axes: Sequence[Axis], pointers: Sequence[Value]
+    b: Builder, item: Value, axes: Sequence[LoopAxis], pointers: Sequence[Value]
 ) -> list[Value]:
     """Pointers at the position of a work item, from its number."""
     moved_to = list(pointers)
@@ -214,7 +214,7 @@ def item_pointers(
 
 
 @contextmanager
-def loops(b: Builder, axes: Sequence[Axis], pointers: Sequence[Value]) -> Iterator[list[Value]]:
+def loops(b: Builder, axes: Sequence[LoopAxis], pointers: Sequence[Value]) -> Iterator[list[Value]]:
     """Nested loops over axes."""
     if not axes:
         yield list(pointers)
@@ -226,7 +226,9 @@ def loops(b: Builder, axes: Sequence[Axis], pointers: Sequence[Value]) -> Iterat
         yield inside
 
 
-def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Operand | int) -> list[Value]:
+def moved(
+    b: Builder, pointers: Sequence[Value], axis: LoopAxis, index: Operand | int
+) -> list[Value]:
     """Each pointer advanced by ``index`` elements of the axis."""
 
     def offset(stride: int) -> Value | int:

@@ -20,7 +20,7 @@ from quantglow.codegen.llvm.values import (
     I1,
     I32,
     I64,
-    Constant,
+    ConstantValue,
     Type,
     Value,
     f32,
@@ -458,7 +458,7 @@ def plus(b: Builder, kind: Type, x: Value, term: float) -> Value:
 def literal(kind: Type, value: float) -> Value:
     """A number as LLVM writes it for an element of a type."""
     if kind.element == DOUBLE:
-        return Constant.of(f"0x{bits64(value):016X}", DOUBLE)
+        return ConstantValue.of(f"0x{bits64(value):016X}", DOUBLE)
     return f32(value)
 
 
