@@ -73,6 +73,9 @@ class SignedDot(LaneDot):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        # SDOT (Arm ARM, FEAT_DotProd) adds four products of a lane to its int32, which wraps
+        # around.  Its form "by element" takes one lane of the operand for all, so nothing is
+        # broadcast.
         return dot(b, "sdot", sums, weights[0], operand[0])
 
 
@@ -82,6 +85,7 @@ class UnsignedDot(LaneDot):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        # USDOT (Arm ARM, FEAT_I8MM): as SDOT, of unsigned bytes and signed ones.
         return dot(b, "usdot", sums, operand[0], weights[0])
 
 
@@ -149,6 +153,8 @@ class SignedBlocks(BlockDot):
         return dot(b, "sdot", sums, weights[0], operand[0])
 
     def multiply(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        # SMMLA (Arm ARM, FEAT_I8MM): the 2 x 2 int32 sums of two rows of eight bytes times two
+        # columns of eight, which wrap around: twice the products of SDOT in an instruction.
         return dot(b, "smmla", sums, x, w)
 
 

@@ -94,6 +94,9 @@ class Epilogue:
     def values(self, b: Builder, sums: Value, scale: Operand, residual: Value | None) -> Value:
         """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
         residual, through the activation.  Integers where ``ContractionResults.is_requantized``."""
+        # Sum to float32, product, residual and activation are rounded one by one, in this order on
+        # every target, as the interpreter rounds them: no flag allows LLVM to contract or to
+        # reorder them.
         result, floats = sums, self.results.floats
         if self.results.is_requantized:
             return self.target.isa.requantized(b, self.results.lanes, sums, scale)

@@ -145,6 +145,8 @@ def shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
 
 def candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
     """The tiles of an image among which the best one is chosen."""
+    # A tile of several rows has the whole width: then at most one of its sizes has a tail, and a
+    # kernel has at most two bodies for pixels.
     return [
         Tile(rows, columns, vectors)
         for vectors in (1, 2, 3, 4, 6, 8)

@@ -236,6 +236,8 @@ class ConvKernel(ConvLoops):
         if dot.multiplies_elements:
             self.add_elements(row, offsets, weights, sums)
             return
+        # Pixel by pixel, so that a single operand is alive at a time: the sums of the tile and the
+        # weights of the step take all other registers (``tiling.fits``).
         for m, offset in enumerate(offsets):
             operand = dot.operand(b, b.at(row, offset))
             for n, weight in enumerate(weights):

@@ -59,6 +59,8 @@ class ConvLoops(ConvPlan):
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)
+            # What the outer loop walks is read once, what the inner one walks once for each of its
+            # rounds: the larger of weights and image should be outside (``ConvPlan.panels_outer``).
             if self.panels_outer:
                 channels = self.locate_channels(outer)
                 with b.loop(*self._inner(part)) as tile:

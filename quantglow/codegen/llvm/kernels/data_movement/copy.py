@@ -174,6 +174,8 @@ def _transpose(
     """Square tiles; the last of a row or column overlaps its neighbor."""
     along, across = tile
     tiles = [-(-axis.size // size) for axis in tile]
+    # One side of a transpose runs against the order of memory.  In squares as wide as a vector each
+    # access, on either side, moves a whole row of the square.
     with b.loop("%begin", "%end") as item:
         outer_item, block = b.divide(item, tiles[0])
         at_item = item_pointers(b, outer_item, outer, pointers) if outer else list(pointers)

@@ -111,6 +111,8 @@ class PartialSums:
 
     def total(self, fold: Combination) -> Value:
         """All sums combined: the second half with the first one, down to one."""
+        # Sums of floats depend on their order: halving is the interpreter's, and so is the order
+        # within ``joined``.
         b = self.b
         with b.loop(0, TOGETHER) as index:
             at = self.at(index)

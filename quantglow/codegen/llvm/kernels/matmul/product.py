@@ -72,6 +72,9 @@ class MatrixProduct:
     @property
     def most_rows(self) -> int:
         """Rows of a tile, unless there are fewer."""
+        # Eight rows by three vectors (``most_vectors``) are 24 sums of 32 registers, four by two
+        # are 8 of 16: the others hold the vectors of y of a step, the operand of a row, and what
+        # products need.
         return 8 if self.target.registers >= 32 else 4
 
     @cached_property

@@ -122,6 +122,8 @@ class _Softmax:
         def power(index: Value | int, piece: Piece) -> Value:
             return self.power(self._at(x, index, 1), piece, top, table)
 
+        # Powers are integers, so their sum is exact: lanes may be added in any order, and every
+        # target divides by the same number.
         total = vectors.int_to_float(b, 1, self._sum(power))
 
         def share(at: Sequence[Value], group: Sequence[Piece]) -> None:
