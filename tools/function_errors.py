@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.codegen.llvm.array_kernels.elements import mapped
+from quantglow.codegen.llvm.array_kernels.elements import map_function
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.ops.expression import Expr
 from quantglow.runtime.native.array_ops import loaded
@@ -97,7 +97,7 @@ class Errors:
 def compiled(steps: Expr, level: str = "native") -> Compiled:
     """A function of contiguous float32 arrays, in vectors as kernels compute it."""
     target = resolve(level)
-    (kernel,) = loaded(target, [mapped(target, steps)])
+    (kernel,) = loaded(target, [map_function(target, steps)])
 
     def compute(x: Array) -> Array:
         y = np.empty_like(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from quantglow.codegen.llvm.call_profile import name_of
+from quantglow.codegen.llvm.call_profile import call_name
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion
 from quantglow.export.bundle import Code, Model, contents_of
 from quantglow.export.bundle.constants import Placement
@@ -84,7 +84,7 @@ def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[Layer]:
     live, seen = live_nbytes(program), set[int]()
     for call in emitted.calls:
         weights = sum(emitted.constants[i].nbytes for i in new_constants(call, seen))
-        yield Layer(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
+        yield Layer(call_name(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
 def new_constants(call: EmittedCall, seen: set[int]) -> Iterator[int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.machine import core_of, core_to_json
+from quantglow.codegen.llvm.machine import core_to_json, parse_core
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.graph import Graph
@@ -118,7 +118,7 @@ class Work:
         """The graph and the target."""
         scales = {ArrayMark.of(array): array for array in self.arrays[len(self.constants) :]}
         constants = dict(zip(self.constants, self.arrays, strict=False))
-        target = replace(resolve(self.target), core=core_of(self.core))
+        target = replace(resolve(self.target), core=parse_core(self.core))
         return parse_graph(self.text, constants, scales), target
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from quantglow.codegen.llvm.cache import ObjectCache
 from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernel import Kernel, KernelCall, task_of
-from quantglow.codegen.llvm.kernels.tunable import KernelForms, forms_of
+from quantglow.codegen.llvm.kernel import Kernel, KernelCall, task_name
+from quantglow.codegen.llvm.kernels.tunable import KernelForms, kernel_forms
 from quantglow.ir.program.program import Buffer, Compute, Instruction, Program, View
 from quantglow.runtime.jit.library import KernelLibrary
 from quantglow.runtime.native.buffers import Allocate
@@ -39,7 +39,7 @@ UNWRITTEN = 0x5A
 class Task:
     """Equal instructions of a program: ``uses`` of them.
 
-    ``key``: see ``task_of``.  ``default``: the choice of the cost model.
+    ``key``: see ``task_name``.  ``default``: the choice of the cost model.
     """
 
     key: str
@@ -86,11 +86,11 @@ def tasks_of(program: Program, target: Target) -> list[Task]:
     while waiting:
         step = waiting.pop()
         waiting.extend(reversed(step.steps))
-        if not isinstance(step, Compute) or (forms := forms_of(step, target)) is None:
+        if not isinstance(step, Compute) or (forms := kernel_forms(step, target)) is None:
             continue
         if (default := forms.default(step, target)) is None:
             continue
-        key = task_of(step, target)
+        key = task_name(step, target)
         uses[key] += 1
         found.setdefault(key, Task(key, step, target, forms, default))
     return [replace(task, uses=uses[key]) for key, task in found.items()]

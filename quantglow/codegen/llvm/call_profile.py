@@ -73,11 +73,11 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
     return time.perf_counter() - start
 
 
-def facts_of(call: EmittedCall) -> CallFacts:
+def call_facts(call: EmittedCall) -> CallFacts:
     """The figures of a call, at likely sizes where they are free."""
     step = call.step
     return CallFacts(
-        name=name_of(step),
+        name=call_name(step),
         op=step.mnemonic,
         label=call.kernel.label,
         work=float(likely(call.work)),
@@ -87,7 +87,7 @@ def facts_of(call: EmittedCall) -> CallFacts:
     )
 
 
-def name_of(step: Instruction) -> str:
+def call_name(step: Instruction) -> str:
     """The name of the value that an instruction computes."""
     match step:
         case Compute(op=op):

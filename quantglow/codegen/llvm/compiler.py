@@ -92,7 +92,7 @@ def compiled(target: Target, text: str) -> bytes:
     Several threads may compile at once.
     """
     debug.log(debug.KERNELS, text)
-    generator, module = _generators.of(target), parsed(target, text)
+    generator, module = _generators.of(target), parse_module(target, text)
     if debug.level() >= 4:
         debug.log(4, generator.emit_assembly(module))
     return object_of(generator, module)
@@ -100,10 +100,10 @@ def compiled(target: Target, text: str) -> bytes:
 
 def assembly(target: Target, text: str) -> str:
     """Assembly of a module, which may be that of another processor.  Raises ``BackendError``."""
-    return str(_generators.of(target).emit_assembly(parsed(target, text)))
+    return str(_generators.of(target).emit_assembly(parse_module(target, text)))
 
 
-def parsed(target: Target, text: str) -> llvm.ModuleRef:
+def parse_module(target: Target, text: str) -> llvm.ModuleRef:
     """A module for a target.  Raises ``BackendError`` with the text when LLVM refuses it."""
     try:
         module: llvm.ModuleRef = llvm.parse_assembly(target.isa.legal(text), llvm.create_context())
@@ -115,7 +115,7 @@ def parsed(target: Target, text: str) -> llvm.ModuleRef:
     return module
 
 
-def joined(texts: Sequence[str]) -> llvm.ModuleRef:
+def join_modules(texts: Sequence[str]) -> llvm.ModuleRef:
     """One module with all that some texts define.  Raises ``RuntimeError`` for damaged texts."""
     context = llvm.create_context()
     module: llvm.ModuleRef = llvm.parse_assembly(texts[0], context)

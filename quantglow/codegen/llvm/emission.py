@@ -96,7 +96,7 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
         return f"{name}.wide" if is_wide else name
 
     substituted = SIZE_IN_TEXT.sub(operand, body)
-    loads = (loaded(name, first + number, index) for number, name in enumerate(names.values()))
+    loads = (load_size(name, first + number, index) for number, name in enumerate(names.values()))
     return "".join([text[:begin], *loads, substituted]), list(names)
 
 
@@ -108,7 +108,7 @@ def free_numbers(step: Instruction) -> tuple[bool, ...]:
     return tuple(is_free(number) for place in places for number in place)
 
 
-def loaded(name: str, position: int, index: str) -> str:
+def load_size(name: str, position: int, index: str) -> str:
     """Instructions that load a size, an int64 among the arguments of a kernel."""
     wide = name if index == I64 else f"{name}.wide"
     narrowed = "" if index == I64 else f"  {name} = trunc i64 {wide} to {index}\n"
@@ -124,11 +124,11 @@ def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction
     while waiting:
         step = waiting.pop()
         waiting.extend(reversed(step.steps))
-        if not isinstance(step, Repeat) and (call := call_of(step, target)) is not None:
+        if not isinstance(step, Repeat) and (call := emit_call(step, target)) is not None:
             yield step, call
 
 
-def call_of(step: Instruction, target: Target) -> KernelCall | None:
+def emit_call(step: Instruction, target: Target) -> KernelCall | None:
     """The kernel of an instruction that is no loop, None where there is nothing to do."""
     if isinstance(step, Alloc | Dealloc):
         return None
@@ -168,7 +168,7 @@ class _Layout:
         for step in steps:
             if isinstance(step, Repeat):
                 yield self.loop(step, target)
-            elif (call := call_of(step, target)) is not None:
+            elif (call := emit_call(step, target)) is not None:
                 yield self.placed(step, call)
 
     def loop(self, step: Repeat, target: Target) -> EmittedCall:
@@ -177,7 +177,7 @@ class _Layout:
         for inner in step.body:
             if isinstance(inner, Repeat):
                 body.append(self.loop(inner, target))
-            elif (call := call_of(inner, target)) is not None:
+            elif (call := emit_call(inner, target)) is not None:
                 views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
@@ -309,14 +309,16 @@ def with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
             rows += call.body
     first = list(accumulate((len(call.pointers) for call in rows), initial=0))
     return tuple(
-        replace(call, pointers=tuple(_placed(call.pointers, bodies[number], first)))
+        replace(call, pointers=tuple(_place_pointers(call.pointers, bodies[number], first)))
         if number in bodies
         else call
         for number, call in enumerate(rows)
     )
 
 
-def _placed(pointers: Sequence[Pointer], row: int, first: Sequence[int]) -> Iterator[Pointer]:
+def _place_pointers(
+    pointers: Sequence[Pointer], row: int, first: Sequence[int]
+) -> Iterator[Pointer]:
     """The pointers of a loop whose body begins at ``row``; ``first``: positions of the first
     pointers of rows."""
     for pointer in pointers:

@@ -129,7 +129,7 @@ def call_names(
     return names
 
 
-def task_of(step: Instruction, target: Target) -> str:
+def task_name(step: Instruction, target: Target) -> str:
     """The name of the work of an instruction on a target: a hash of types, strides and attributes,
     without values, scales or versions, so that it stays when quantglow changes."""
     digest = hashlib.sha256()

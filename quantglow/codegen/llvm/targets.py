@@ -92,7 +92,7 @@ def level_target(name: str) -> Target:
     return family.target(level, family.triple or host().triple)
 
 
-def choice_of(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
+def level_choice(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
     """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
     levels that an operating system has to permit are left out.  Raises ``BackendError``.
     """

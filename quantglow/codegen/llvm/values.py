@@ -17,7 +17,7 @@ import numpy as np
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 
-def _cached(function: AnyFunction) -> AnyFunction:
+def _cache(function: AnyFunction) -> AnyFunction:
     """``functools.cache``, of which type checkers see the parameters."""
     return cast(AnyFunction, cache(function))
 
@@ -98,13 +98,13 @@ def bits_type(nbits: int) -> Type:
     return _OF_BITS[nbits]
 
 
-@_cached
+@_cache
 def vector(lanes: int, element: Type) -> Type:
     """The type of ``lanes`` elements; the element itself for one lane."""
     return element if lanes == 1 else proper_vector(lanes, element)
 
 
-@_cached
+@_cache
 def proper_vector(lanes: int, element: Type) -> Type:
     """A vector, even of one lane."""
     kind = Type(f"<{lanes} x {element}>")
@@ -132,7 +132,7 @@ def lanes_of_bits(bits: Iterable[bool]) -> Value:
     return ConstantValue.of(f"<{', '.join(texts)}>", vector(len(texts), I1))
 
 
-@_cached
+@_cache
 def splat(kind: Type, literal: Operand) -> Value:
     """A literal in every lane of a type; the literal itself for scalars."""
     if kind.lanes == 1:
@@ -140,13 +140,13 @@ def splat(kind: Type, literal: Operand) -> Value:
     return ConstantValue.of(f"splat ({kind.element} {literal})", kind)
 
 
-@_cached
+@_cache
 def poison(kind: Type) -> Value:
     """A value that is nothing in particular, to insert elements into."""
     return ConstantValue.of("poison", kind)
 
 
-@_cached
+@_cache
 def zero(kind: Type) -> Value:
     """Zero in every lane of a vector."""
     return ConstantValue.of("zeroinitializer", kind)

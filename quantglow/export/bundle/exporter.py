@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.targets import ALL, choice_of, level_target, resolve
+from quantglow.codegen.llvm.targets import ALL, level_choice, level_target, resolve
 from quantglow.export.bundle import Code, Library, Limits, Model, write_bundle
 from quantglow.export.bundle.c_files import check_pool
 from quantglow.export.bundle.constants import Placement
@@ -160,7 +160,7 @@ def targets_of(name: str) -> tuple[Target, ...]:
     """The targets of a name; ``x86-64:all`` has several.  Raises ``BackendError`` for unknown
     ones."""
     is_choice = instance("target", name, str, "the name of a target").endswith(ALL)
-    return choice_of(name)[0] if is_choice else (bundle_target(name),)
+    return level_choice(name)[0] if is_choice else (bundle_target(name),)
 
 
 def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
@@ -171,7 +171,7 @@ def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
         return Code((emitted(graph, target, schedule),))
-    targets, decision = choice_of(target)
+    targets, decision = level_choice(target)
     return Code(tuple(program_for(graph, found, schedule) for found in targets), decision)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.call_profile import name_of
+from quantglow.codegen.llvm.call_profile import call_name
 from quantglow.codegen.llvm.emitted import EmittedProgram, MemoryRegion, Pointer
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP_WORDS, MOVING_WORDS
 from quantglow.codegen.llvm.values import I1, I8, I32, I64, PTR, Operand, Value
@@ -190,7 +190,7 @@ class RunFunction(Concise):
         self._observe(0)
         self._call(number)
         self._observe(1)
-        self.labels.append(name_of(row.step))
+        self.labels.append(call_name(row.step))
 
     def _call(self, number: int) -> None:
         """Call a kernel whose arguments are set."""

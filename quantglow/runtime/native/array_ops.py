@@ -14,14 +14,14 @@ from quantglow.codegen.llvm.array_kernels.convolution import (
     VECTORS,
     dense,
     depthwise,
-    padded,
-    pixels_of,
+    pad_images,
+    tile_pixels,
 )
 from quantglow.codegen.llvm.array_kernels.elements import (
     energies,
     integers,
     integers_with_residual,
-    mapped,
+    map_function,
     missing_sums,
     quotients,
     rounded_reals,
@@ -61,7 +61,10 @@ POINTERS = [ctypes.c_void_p * count for count in range(10)]
 KERNELS: dict[str, Callable[[Target], str]] = {
     "dense": dense,
     "depthwise": depthwise,
-    **{f"padded {kind}": partial(padded, dtype=kind) for kind in (DType.F32, DType.I8, DType.U8)},
+    **{
+        f"padded {kind}": partial(pad_images, dtype=kind)
+        for kind in (DType.F32, DType.I8, DType.U8)
+    },
     "integers": integers,
     "integers_with_residual": integers_with_residual,
     "rounded_reals": rounded_reals,
@@ -115,7 +118,7 @@ class ArrayKernels:
         lanes = self.target.f32_lanes
         if is_depthwise:
             arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
-            self._run("depthwise", arrays, -(-len(offsets) // pixels_of(self.target)))
+            self._run("depthwise", arrays, -(-len(offsets) // tile_pixels(self.target)))
             return
         width = VECTORS * lanes
         panel = np.empty(kh * kw * inputs * width, np.float32)
@@ -272,7 +275,7 @@ def loaded(target: Target, texts: Sequence[str]) -> list[Kernel]:
 @lru_cache(FUNCTIONS_KEPT)
 def function_kernel(target: Target, function: Expr) -> Kernel:
     """The kernel of a function of ``$0`` and numbers."""
-    return loaded(target, [mapped(target, function)])[0]
+    return loaded(target, [map_function(target, function)])[0]
 
 
 def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:

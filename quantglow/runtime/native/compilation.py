@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from quantglow.codegen.llvm.call_profile import facts_of
+from quantglow.codegen.llvm.call_profile import call_facts
 from quantglow.codegen.llvm.emission import emit_free_program, emit_program, kernel_calls
 from quantglow.codegen.llvm.emitted import (
     CALL_WORK,
@@ -147,7 +147,7 @@ def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTa
         tuple(str(op.name) for op in program.indexings),
         loops_of(program),
         operands_of(program, sizes.evaluation, guards),
-        tuple(map(facts_of, program.calls)),
+        tuple(map(call_facts, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
         tuple(dict.fromkeys(sizes.positions(filter(is_free, nbytes)))),

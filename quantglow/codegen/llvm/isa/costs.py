@@ -134,7 +134,7 @@ def whole(value: Any) -> int:
 
 @dataclass(frozen=True)
 class Choices:
-    """Choices by task (``codegen.llvm.kernel.task_of``); by default the cost model decides all."""
+    """Choices by task (``kernel.task_name``); by default the cost model decides all."""
 
     by_task: Mapping[str, KernelChoice] = field(default_factory=dict)
 

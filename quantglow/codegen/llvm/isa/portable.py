@@ -130,9 +130,9 @@ class Portable(InstructionSet):
 PORTABLE = Level("portable", "", "", Portable(16, 16, unsigned_activations=False))
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """Code for every processor of the architecture."""
     return Target(level.name, host.triple, level.cpu, level.features, level.isa)
 
 
-FAMILY = TargetFamily("", (PORTABLE,), tuned)
+FAMILY = TargetFamily("", (PORTABLE,), tune)

@@ -18,7 +18,7 @@ import numpy as np
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, FloatDot, WidenedDot
-from quantglow.codegen.llvm.isa.portable import Portable, tuned
+from quantglow.codegen.llvm.isa.portable import Portable, tune
 from quantglow.codegen.llvm.isa.target import Detection, Level, Settings, TargetFamily
 from quantglow.codegen.llvm.values import (
     FLOAT,
@@ -269,7 +269,7 @@ LEVELS = (
 FAMILY = TargetFamily(
     TRIPLE,
     LEVELS,
-    tuned,
+    tune,
     settings=Settings(codemodel="medium", abi="lp64d"),
     detection=DETECTION,
 )

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernel import Kernel, task_of
+from quantglow.codegen.llvm.kernel import Kernel, task_name
 from quantglow.codegen.llvm.kernels.conv.forms import ConvForms, DepthwiseForms
 from quantglow.codegen.llvm.kernels.matmul.forms import MatMulForms
 from quantglow.ir.program.program import Compute, Instruction
@@ -46,7 +46,7 @@ class KernelForms(Protocol):
         """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
 
 
-def forms_of(step: Instruction, target: Target) -> KernelForms | None:
+def kernel_forms(step: Instruction, target: Target) -> KernelForms | None:
     """The forms of an instruction of known sizes that has results; None on processors where code
     counts."""
     if not isinstance(step, Compute) or target.saves_code:
@@ -59,8 +59,8 @@ def forms_of(step: Instruction, target: Target) -> KernelForms | None:
 
 def tuned_kernel(step: Instruction, target: Target) -> Kernel | None:
     """The kernel of a tuned choice; None where there is none."""
-    if not target.choices or (forms := forms_of(step, target)) is None:
+    if not target.choices or (forms := kernel_forms(step, target)) is None:
         return None
-    choice = target.choices.by_task.get(task_of(step, target))
+    choice = target.choices.by_task.get(task_name(step, target))
     assert isinstance(step, Compute)
     return None if choice is None else forms.kernel(step, target, choice)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.targets import CHOICES, choice_of, runs_here
+from quantglow.codegen.llvm.targets import CHOICES, level_choice, runs_here
 from quantglow.export.bundle.constants import Placement, weights_of
 from quantglow.export.bundle.exporter import emitted
 from quantglow.runtime.native.buffers import aligned_bytes
@@ -24,7 +24,7 @@ from tests.support.small_network import small_model, small_samples
 
 
 def names_of(processor: str) -> list[str]:
-    return [target.name for target in choice_of(processor)[0]]
+    return [target.name for target in level_choice(processor)[0]]
 
 
 NAMES = names_of("x86-64:all")
@@ -72,7 +72,7 @@ def test_levels_are_those_without_a_permission() -> None:
 
 @pytest.mark.parametrize("processor", CHOICES)
 def test_every_need_of_a_level_is_detected(processor: str) -> None:
-    _, choice = choice_of(processor)
+    _, choice = level_choice(processor)
     assert {need for needs in choice.needs for need in needs} <= choice.detection.bits.keys()
 
 

@@ -117,7 +117,7 @@ CORE = Core(issue=4.0, latency=4.0, finish=(2.5, 3.0, 4.0))
 """A core that starts two dot products in a cycle: Neoverse N1, Cortex-A76."""
 
 
-def completed(host: Host) -> Host:
+def complete_features(host: Host) -> Host:
     """``host`` with the features that this system tells."""
     if platform.machine() not in ARCHITECTURES:
         return host
@@ -373,9 +373,9 @@ LEVELS = (
 """``neon`` runs on every processor of the architecture."""
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level for exactly this processor."""
     return Target(level.name, host.triple, host.cpu, host.features, level.isa, CORE)
 
 
-FAMILY = TargetFamily(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tune, ARCHITECTURES, complete_features, detection=DETECTION)

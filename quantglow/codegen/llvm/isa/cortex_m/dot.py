@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import LANES, WORDS, element, gathered
+from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import LANES, WORDS, build_vector, element
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, MergedDot
 from quantglow.codegen.llvm.values import I8, I32, I64, PTR, Operand, Value, vector
 from quantglow.support.arrays import Array
@@ -48,7 +48,7 @@ class HalvesDot(DotProduct):
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         """Whole words: LLVM loads bytes one by one."""
-        words = gathered(b, WORDS, loaded_words(b, b.at(pointer, offset), LANES))
+        words = build_vector(b, WORDS, loaded_words(b, b.at(pointer, offset), LANES))
         return (b.cast("bitcast", WORDS, words, self.bytes_kind),)
 
     def accumulate(
@@ -62,7 +62,7 @@ class HalvesDot(DotProduct):
             for x_half, w_half in zip(*halves, strict=True):
                 total = smlad(b, total, x_half, w_half)
             totals.append(total)
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class MergedHalvesDot(HalvesDot, MergedDot):
@@ -76,7 +76,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
 
     def opened(self, b: Builder, bias: Value) -> Value:
         firsts = [element(b, WORDS, bias, lane) for lane in range(0, LANES, 2)]
-        return gathered(b, WORDS, [first for first in firsts for _ in range(2)])
+        return build_vector(b, WORDS, [first for first in firsts for _ in range(2)])
 
     def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
@@ -84,7 +84,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
             odd = b.op("sub", I32, totals[lane], totals[lane - 1])
             odd = b.op("ashr", I32, odd, "8")
             totals[lane] = b.op("add", I32, odd, element(b, WORDS, bias, lane))
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -98,7 +98,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
                 low = b.call("llvm.arm.sxtb16", I32, (I32, word))
                 totals[pair] = smlad(b, totals[pair], halves[half], low)
                 totals[pair + 1] = smlad(b, totals[pair + 1], halves[half], word)
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class HalvesProducts:
@@ -126,7 +126,7 @@ class HalvesProducts:
             name = "llvm.arm.smlatt" if upper else "llvm.arm.smlabb"
             factors = ((I32, operand[odd]), (I32, weights[odd]))
             totals.append(b.call(name, I32, *factors, (I32, element(b, WORDS, sums, lane))))
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class SingleProducts:
@@ -204,7 +204,7 @@ def accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Va
             w = loaded_byte(b, weights, STEP_NBYTES * lane + k)
             total = b.op("add", I32, totals[lane], b.op("mul", I32, x, w))
             totals[lane] = held(b, total)
-    return gathered(b, WORDS, totals)
+    return build_vector(b, WORDS, totals)
 
 
 def loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:

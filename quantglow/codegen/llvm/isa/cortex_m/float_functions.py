@@ -29,7 +29,7 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     product,
     rounded,
 )
-from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import called
+from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import call_by_lanes
 from quantglow.codegen.llvm.isa.interface import Steps
 from quantglow.codegen.llvm.values import FLOAT, I32, Operand, Value, vector
 
@@ -282,11 +282,11 @@ def function(b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, St
     b.declarations["weights of branches"] = WEIGHTS
     floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     definition = b.declarations[f"{name}_near"]
-    result = called(b, f"{name}_near", definition, lanes, b.cast("bitcast", floats, x, ints))
+    result = call_by_lanes(b, f"{name}_near", definition, lanes, b.cast("bitcast", floats, x, ints))
     return b.cast("bitcast", ints, result, floats)
 
 
-def scaled(
+def scale_sums(
     b: Builder,
     lanes: int,
     sums: Value,
@@ -302,7 +302,7 @@ def scaled(
     floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     bits = b.cast("bitcast", floats, scale, ints)
     return b.cast(
-        "bitcast", ints, called(b, "scaled_near", scale_integer(), lanes, sums, bits), floats
+        "bitcast", ints, call_by_lanes(b, "scaled_near", scale_integer(), lanes, sums, bits), floats
     )
 
 

@@ -29,9 +29,9 @@ from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import (
     LANES,
     REQUANTIZED,
     ROUNDED,
-    called,
+    build_vector,
+    call_by_lanes,
     element,
-    gathered,
     with_integer_comparisons,
 )
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
@@ -174,14 +174,14 @@ class SmallCortexM(CortexM):
 
     def requantized(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
         ints = b.cast("bitcast", vector(lanes, FLOAT), scale, vector(lanes, I32))
-        return called(b, "requantized", REQUANTIZED, lanes, sums, ints)
+        return call_by_lanes(b, "requantized", REQUANTIZED, lanes, sums, ints)
 
     def scaled(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
-        return float_functions.scaled(b, lanes, sums, scale, super().scaled)
+        return float_functions.scale_sums(b, lanes, sums, scale, super().scaled)
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         ints = b.cast("bitcast", vector(lanes, FLOAT), value, vector(lanes, I32))
-        return called(b, "rounded", ROUNDED, lanes, ints)
+        return call_by_lanes(b, "rounded", ROUNDED, lanes, ints)
 
     # -- code generation
 
@@ -231,7 +231,7 @@ class SignalCortexM(CortexM):
             smlad(b, "0", element(b, words, left, i), element(b, words, right, i))
             for i in range(LANES)
         ]
-        return gathered(b, words, products)
+        return build_vector(b, words, products)
 
     # -- results
 
@@ -247,7 +247,7 @@ class SignalCortexM(CortexM):
         kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         if lanes == 1:
             return rounded(b, value)
-        return gathered(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
+        return build_vector(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
 
 
 def rounded(b: Builder, value: Value) -> Value:
@@ -352,9 +352,9 @@ LEVELS = (
 )
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level as it is."""
     return FAMILY.target(level, host.triple)
 
 
-FAMILY = TargetFamily(ARMV7E, LEVELS, tuned, ARCHITECTURES, settings=Settings(reloc="static"))
+FAMILY = TargetFamily(ARMV7E, LEVELS, tune, ARCHITECTURES, settings=Settings(reloc="static"))

@@ -77,7 +77,7 @@ CORES = {
 LLVM takes for a Rocket Lake, was measured with the same numbers."""
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level for exactly this processor."""
     isa, features = level.isa, host.features
     assert isinstance(isa, X86)
@@ -89,4 +89,4 @@ def tuned(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, features, isa, core)
 
 
-FAMILY = TargetFamily(TRIPLE, LEVELS, tuned, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tune, detection=DETECTION)

@@ -106,7 +106,7 @@ class Epilogue:
             result = b.op("fadd", floats, result, residual)
         if self.op.activation is None:
             return result
-        return activated(b, self.target, self.op, result)
+        return apply_activation(b, self.target, self.op, result)
 
     def residual_steps(self, b: Builder, data: Value, vectors: int, params: Value) -> list[Value]:
         """``vectors`` of residual, in steps of the float32 sum (or reals), from one vector of their
@@ -123,7 +123,7 @@ class Epilogue:
         return self.residual_steps(b, data, vectors, params)
 
 
-def activated(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
+def apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
     """The activation of ``op`` on a vector of sums, in output steps (or reals)."""
     assert op.activation is not None
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)

@@ -99,7 +99,7 @@ class ContractionRuns:
         return self.outer * self.inner * self.steps
 
 
-def runs_of(conv: Conv, image: ImageLayout) -> ContractionRuns:
+def contraction_runs(conv: Conv, image: ImageLayout) -> ContractionRuns:
     """The taps of ``conv`` on ``image``."""
     kh, kw, c_group, _ = conv.w.type.shape
     column = conv.dilations[1] * image.column_pitch
@@ -129,7 +129,7 @@ class Geometry:
     def of(conv: Conv, x: View, y: View, residual: View | None) -> Geometry:
         source, result = ImageLayout.of(x), ImageLayout.of(y)
         extra = None if residual is None else ImageLayout.of(residual)
-        runs = runs_of(conv, source)
+        runs = contraction_runs(conv, source)
         pointwise = conv.w.type.shape[:2] == (1, 1) and conv.strides == (1, 1)
         dense = source.dense and result.dense and (extra is None or extra.dense)
         if pointwise and dense:
@@ -145,7 +145,7 @@ class Geometry:
         )
 
 
-def dot_of(conv: Conv, dtype: DType, target: Target) -> DotProduct:
+def choose_dot(conv: Conv, dtype: DType, target: Target) -> DotProduct:
     """The dot product of activations, stored as ``dtype``, with the weights of ``conv``.
 
     quantglow's own quantization makes no weight of -128.
@@ -234,7 +234,7 @@ def panel_steps(w: Array, runs: ContractionRuns, channels: list[Array]) -> Itera
     # Four bytes of a step are one word; index -1 picks the zero channel that was appended.
     words = _words(rows.reshape(run_count * runs.steps, per_step, o + 1))
     for c in channels:
-        yield _unpacked(words.take(c, axis=1), w.dtype)
+        yield _unpack(words.take(c, axis=1), w.dtype)
 
 
 def _words(steps: Array) -> Array:
@@ -248,6 +248,6 @@ def _words(steps: Array) -> Array:
     return words
 
 
-def _unpacked(words: Array, dtype: np.dtype[Any]) -> Array:
+def _unpack(words: Array, dtype: np.dtype[Any]) -> Array:
     """[...] words as [..., elements of a step], the lowest byte first."""
     return words[..., None].astype("<u4", copy=False).view(dtype)

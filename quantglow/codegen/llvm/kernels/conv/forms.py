@@ -25,7 +25,7 @@ from quantglow.codegen.llvm.kernels.depthwise.channel_kernels import (
     TapDepthwise,
 )
 from quantglow.codegen.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
-from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, choice_of
+from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, block_choice
 from quantglow.codegen.llvm.kernels.depthwise.window_kernel import WindowDepthwise
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
@@ -201,16 +201,16 @@ class DepthwiseForms:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, IntegerDepthwise):
-            return choice_of(kernel.rows, kernel.blocks)
+            return block_choice(kernel.rows, kernel.blocks)
         if isinstance(kernel, FloatDepthwise):
-            return KernelChoice(_form_of(kernel), (1, kernel.most_columns, 1))
+            return KernelChoice(_form_name(kernel), (1, kernel.most_columns, 1))
         return None
 
     def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, FloatDepthwise):
-            form = _form_of(kernel)
+            form = _form_name(kernel)
             return [KernelChoice(form, (1, columns, 1)) for columns in kernel.possible_columns]
         return kernel.possible_choices if isinstance(kernel, IntegerDepthwise) else []
 
@@ -242,7 +242,7 @@ class DepthwiseForms:
         return IntegerDepthwise(step, step.op, target, choice)
 
 
-def _form_of(kernel: FloatDepthwise) -> str:
+def _form_name(kernel: FloatDepthwise) -> str:
     return ELEMENTS if isinstance(kernel, ElementDepthwise) else FLOATS
 
 

@@ -18,24 +18,24 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, instruction_rules
 from quantglow.codegen.llvm.kernels.vector.access import (
-    interleaved,
+    interleave_vectors,
     load_strided,
     store_strided,
-    transposed,
+    transpose_square,
 )
 from quantglow.codegen.llvm.kernels.vector.loops import (
     LoopAxis,
     Nest,
-    collapsed,
+    advance,
+    collapse_axes,
     item_pointers,
-    moved,
 )
 from quantglow.codegen.llvm.kernels.vector.vectors import (
     ELEMENTS,
     Piece,
     literal,
     narrower,
-    unmasked,
+    split_masked,
 )
 from quantglow.codegen.llvm.values import Type, Value, bits_type, splat, vector
 from quantglow.ir.program.program import Copy, Fill, View
@@ -55,7 +55,7 @@ MOST_ROW_NBYTES = 32
 def emit_copy(step: Copy, target: Target) -> KernelCall:
     """``dst[...] = src``"""
     kind = step.dst.type
-    axes = collapsed(kind.shape, (step.dst, step.src))
+    axes = collapse_axes(kind.shape, (step.dst, step.src))
     itemsize = kind.dtype.nbytes
     if axes[-1].strides == (itemsize, itemsize):
         axes, itemsize = _as_bytes(axes, itemsize), 1
@@ -76,7 +76,7 @@ def _emit(
     element = bits_type(8 * itemsize)
     if _planar(axes, itemsize):
         return _interleave(b, target, axes, element, itemsize, pointers)
-    tiled = _tiled(axes, itemsize, target)
+    tiled = _find_tiles(axes, itemsize, target)
     if tiled is not None:
         return _transpose(b, tiled[0], tiled[1], tiled[2], element, pointers)
     return _rows(b, target, axes, element, itemsize, pointers)
@@ -133,10 +133,10 @@ def _interleave(
     nest = Nest(tuple(axes[:-2]), pixels, lanes, 1)
 
     def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
-        for piece in unmasked(group):
+        for piece in split_masked(group):
             sources = [b.at(at[1], c * channels.strides[1]) for c in range(channels.size)]
             planes = [load_strided(b, element, itemsize, s, itemsize, piece) for s in sources]
-            mixed = interleaved(b, element, piece.lanes, planes)
+            mixed = interleave_vectors(b, element, piece.lanes, planes)
             kind = vector(piece.lanes * channels.size, element)
             b.store(kind, mixed, b.at(at[0], piece.start * pixels.strides[0]))
 
@@ -144,7 +144,7 @@ def _interleave(
     return nest.items
 
 
-def _tiled(
+def _find_tiles(
     axes: Sequence[LoopAxis], itemsize: int, target: Target
 ) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, LoopAxis], int] | None:
     """Outer axes; the axes dense in the source and in the destination; the size of the tiles."""
@@ -179,9 +179,9 @@ def _transpose(
     with b.loop("%begin", "%end") as item:
         outer_item, block = b.divide(item, tiles[0])
         at_item = item_pointers(b, outer_item, outer, pointers) if outer else list(pointers)
-        at_block = moved(b, at_item, along, _overlapping(b, block, size, along.size))
+        at_block = advance(b, at_item, along, _overlapping(b, block, size, along.size))
         with b.loop(0, tiles[1]) as column:
-            at = moved(b, at_block, across, _overlapping(b, column, size, across.size))
+            at = advance(b, at_block, across, _overlapping(b, column, size, across.size))
             _tile(b, tile, size, element, at)
     return tiles[0] * math.prod(axis.size for axis in outer)
 
@@ -201,7 +201,7 @@ def _tile(
     along, across = tile
     kind = vector(size, element)
     rows = [b.load(kind, b.at(at[1], i * across.strides[1])) for i in range(size)]
-    for i, row in enumerate(transposed(b, element, rows)):
+    for i, row in enumerate(transpose_square(b, element, rows)):
         b.store(kind, row, b.at(at[0], i * along.strides[0]))
 
 
@@ -243,7 +243,7 @@ class FillKernel:
     def box(self, box: View) -> None:
         """All rows of a box; its longest axis but the last is shared out."""
         b, itemsize = self.b, box.type.dtype.nbytes
-        axes = collapsed(box.shape, (box,))
+        axes = collapse_axes(box.shape, (box,))
         first = b.at(self.base, self.operand((box.offset - self.step.dst.offset) * itemsize))
         outer, row = axes[:-1], axes[-1]
         if row.strides != (itemsize,):

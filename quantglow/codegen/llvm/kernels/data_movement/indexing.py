@@ -90,7 +90,7 @@ class _RowCopy:
 
     def _pieces(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
         b, element = self.b, ELEMENTS[self.dtype]
-        for piece in vectors.unmasked(group):
+        for piece in vectors.split_masked(group):
             to, source = (b.at(p, piece.start * self.dtype.nbytes) for p in pointers)
             value = vectors.load(b, element, piece, source)
             if self.combine is not None:

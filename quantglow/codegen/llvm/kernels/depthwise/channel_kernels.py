@@ -17,7 +17,7 @@ import numpy as np
 
 from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.dot import LaneProducts
-from quantglow.codegen.llvm.kernels.contraction.geometry import dot_of
+from quantglow.codegen.llvm.kernels.contraction.geometry import choose_dot
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
 from quantglow.codegen.llvm.kernels.depthwise.channel_vectors import ChannelPointers, ChannelVectors
 from quantglow.codegen.llvm.kernels.depthwise.plan import UNROLLED_TAPS, is_depthwise
@@ -139,7 +139,7 @@ class ElementDepthwise(FloatDepthwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
+        self.dot = choose_dot(self.conv, self.conv.x.type.dtype, self.target)
 
     @property
     def applies(self) -> bool:

@@ -14,8 +14,18 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_values import ITEM_NBYTES, RowParts, row_parts
 from quantglow.codegen.llvm.kernels.vector import vectors
-from quantglow.codegen.llvm.kernels.vector.access import interleaved, load_kind, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapsed, emit_row, loops
+from quantglow.codegen.llvm.kernels.vector.access import (
+    interleave_vectors,
+    load_kind,
+    store_results,
+)
+from quantglow.codegen.llvm.kernels.vector.loops import (
+    LoopAxis,
+    Nest,
+    collapse_axes,
+    emit_row,
+    loops,
+)
 from quantglow.codegen.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, ConstantValue, Value, splat, vector
@@ -47,7 +57,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     op = step.op
     assert isinstance(op, Elementwise)
     views = (step.output, *step.inputs)
-    axes = collapsed(op.type.shape, views)
+    axes = collapse_axes(op.type.shape, views)
     dtypes = tuple(view.type.dtype for view in step.inputs)
     planes = _planes(axes, op.type.dtype.nbytes)
     repeats = not (target.isa.float_lanes and planes is None and _is_long(op.expression))
@@ -157,7 +167,7 @@ class _ElementwiseBody:
             if self.target.isa.permutes_bytes and self._is_vector(group):
                 self._mixed_pixels(pointers, group, self.planes)
                 return
-            for piece in vectors.unmasked(group):
+            for piece in vectors.split_masked(group):
                 self._pixels(pointers, piece, self.planes)
             return
         stride = self.row.strides[0]
@@ -230,7 +240,7 @@ class _ElementwiseBody:
             value = self._values(self._at_channel(pointers, channel), piece)
             channels.append(self._result(piece.lanes, value))
         element = ELEMENTS[self.out]
-        mixed = interleaved(self.b, element, piece.lanes, channels)
+        mixed = interleave_vectors(self.b, element, piece.lanes, channels)
         target = self.b.at(pointers[0], piece.start * self.row.strides[0])
         self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
 
@@ -361,7 +371,7 @@ def value_range(expr: Expr, operands: Sequence[DType]) -> Range | None:
         return (value, value) if abs(value) < LARGEST else None
     if expr.op == "fmin" and expr.args[0].op == "fmax":
         # Between the bounds, also for NaN.
-        return _clipped(*(value_range(e, operands) for e in (expr.args[0].args[1], expr.args[1])))
+        return _clip(*(value_range(e, operands) for e in (expr.args[0].args[1], expr.args[1])))
     arg_ranges = [value_range(arg, operands) for arg in expr.args]
     ranges = [r for r in arg_ranges if r is not None]
     if len(ranges) < len(arg_ranges) or expr.op not in _RANGES:
@@ -370,7 +380,7 @@ def value_range(expr: Expr, operands: Sequence[DType]) -> Range | None:
     return (low, high) if max(-low, high) < LARGEST else None
 
 
-def _clipped(low: Range | None, high: Range | None) -> Range | None:
+def _clip(low: Range | None, high: Range | None) -> Range | None:
     return None if low is None or high is None else (low[0], high[1])
 
 

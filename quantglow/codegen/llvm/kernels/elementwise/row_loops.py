@@ -22,7 +22,7 @@ from quantglow.codegen.llvm.kernels.vector.loops import (
     LoopAxis,
     broadcast_axes,
     item_pointers,
-    merged,
+    merge_axes,
 )
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece
 from quantglow.codegen.llvm.values import FLOAT, Operand, Value, vector
@@ -215,7 +215,7 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     assert isinstance(op, RowMap)
     views = (step.output, *step.inputs)
     *outer, row = broadcast_axes(op.type.shape, views)
-    axes = merged(outer)
+    axes = merge_axes(outer)
     dtypes = tuple(view.type.dtype for view in step.inputs)
     kernels = (kind(Builder(index=target.isa.index), target, op, row, dtypes) for kind in KERNELS)
     kernel = next(kernel for kernel in kernels if kernel.applies)

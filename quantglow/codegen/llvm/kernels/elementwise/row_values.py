@@ -69,7 +69,7 @@ def row_parts(
     if not parts:
         return plain
     arguments = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
-    row_expression = _replaced(expression, arguments)
+    row_expression = _substitute(expression, arguments)
     joined = same.isdisjoint(_operands(row_expression))
     repeats = _repeats(axes, same, len(parts), step) if joined else 1
     if all(part.op == "arg" for part in parts) and repeats == 1:
@@ -102,10 +102,10 @@ def _operands(expr: Expr) -> Iterator[int]:
         yield from _operands(inner)
 
 
-def _replaced(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
+def _substitute(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
     if expr in replacements:
         return replacements[expr]
-    return Expr(expr.op, tuple(_replaced(inner, replacements) for inner in expr.args), expr.value)
+    return Expr(expr.op, tuple(_substitute(inner, replacements) for inner in expr.args), expr.value)
 
 
 def _repeats(axes: Sequence[LoopAxis], same: set[int], parts: int, step: int) -> int:

@@ -11,7 +11,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector.access import load_strided, store_strided
-from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapsed
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapse_axes
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import I8, Type, Value, splat, vector
 from quantglow.ir.graph.node import Constant
@@ -31,7 +31,7 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
     op = step.op
     assert isinstance(op, Table)
     source, table = step.inputs
-    axes = collapsed(op.type.shape, (step.output, source))
+    axes = collapse_axes(op.type.shape, (step.output, source))
     lookup = _lookup(op, target, axes[-1])
     nest = Nest(tuple(axes[:-1]), axes[-1], lookup.lanes, lookup.unroll)
 
