@@ -96,11 +96,11 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
         return f"{name}.wide" if is_wide else name
 
     substituted = SIZE_IN_TEXT.sub(operand, body)
-    loads = (load_size(name, first + number, index) for number, name in enumerate(names.values()))
+    loads = (_load_size(name, first + number, index) for number, name in enumerate(names.values()))
     return "".join([text[:begin], *loads, substituted]), list(names)
 
 
-def free_numbers(step: Instruction) -> tuple[bool, ...]:
+def _free_numbers(step: Instruction) -> tuple[bool, ...]:
     """Whether each number of the shapes and places of an instruction is free."""
     places = [(*view.type.shape, *view.strides, view.offset) for view in step.views]
     if isinstance(step, Compute):
@@ -108,7 +108,7 @@ def free_numbers(step: Instruction) -> tuple[bool, ...]:
     return tuple(is_free(number) for place in places for number in place)
 
 
-def load_size(name: str, position: int, index: str) -> str:
+def _load_size(name: str, position: int, index: str) -> str:
     """Instructions that load a size, an int64 among the arguments of a kernel."""
     wide = name if index == I64 else f"{name}.wide"
     narrowed = "" if index == I64 else f"  {name} = trunc i64 {wide} to {index}\n"
@@ -124,11 +124,11 @@ def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction
     while waiting:
         step = waiting.pop()
         waiting.extend(reversed(step.steps))
-        if not isinstance(step, Repeat) and (call := emit_call(step, target)) is not None:
+        if not isinstance(step, Repeat) and (call := _emit_call(step, target)) is not None:
             yield step, call
 
 
-def emit_call(step: Instruction, target: Target) -> KernelCall | None:
+def _emit_call(step: Instruction, target: Target) -> KernelCall | None:
     """The kernel of an instruction that is no loop, None where there is nothing to do."""
     if isinstance(step, Alloc | Dealloc):
         return None
@@ -161,14 +161,14 @@ class _Layout:
         calls = list(self.calls(self.program.instructions, target))
         ends = (tuple(self.program.inputs), tuple(self.program.outputs))
         constants = tuple(self.constants)
-        return EmittedProgram(target, with_rows(calls), len(calls), constants, arena_nbytes, *ends)
+        return EmittedProgram(target, _with_rows(calls), len(calls), constants, arena_nbytes, *ends)
 
     def calls(self, steps: Iterable[Instruction], target: Target) -> Iterator[EmittedCall]:
         """The calls of instructions, with places."""
         for step in steps:
             if isinstance(step, Repeat):
                 yield self.loop(step, target)
-            elif (call := emit_call(step, target)) is not None:
+            elif (call := _emit_call(step, target)) is not None:
                 yield self.placed(step, call)
 
     def loop(self, step: Repeat, target: Target) -> EmittedCall:
@@ -177,7 +177,7 @@ class _Layout:
         for inner in step.body:
             if isinstance(inner, Repeat):
                 body.append(self.loop(inner, target))
-            elif (call := emit_call(inner, target)) is not None:
+            elif (call := _emit_call(inner, target)) is not None:
                 views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
@@ -185,7 +185,7 @@ class _Layout:
         condition = (
             Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
         )
-        return loop_call(step, body, moving, condition)
+        return _loop_call(step, body, moving, condition)
 
     def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
         """The call with places instead of views and arrays; ``trips``: of the loop around it."""
@@ -260,7 +260,7 @@ class _FreeLayout(_Layout):
         """
         if call.facts is None:
             return with_operands(call.ir, first, self.index)
-        key = (first, free_numbers(step), *step_parts(step, call.facts, {}))
+        key = (first, _free_numbers(step), *step_parts(step, call.facts, {}))
         operands = self._texts.get(key)
         if operands is None:
             operands = self._texts[key] = with_operands(call.ir, first, self.index)
@@ -275,10 +275,10 @@ class _FreeLayout(_Layout):
         return Pointer(MemoryRegion.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
 
 
-def loop_call(
+def _loop_call(
     step: Repeat, body: Sequence[EmittedCall], moving: Sequence[Moving], condition: Pointer
 ) -> EmittedCall:
-    """The row of a loop; ``with_rows`` will say where its body and the moving pointers lie."""
+    """The row of a loop; ``_with_rows`` will say where its body and the moving pointers lie."""
     words = [
         Pointer(MemoryRegion.SIZE, 0, step.trips),
         Pointer(MemoryRegion.ROW),
@@ -299,7 +299,7 @@ def loop_call(
     return EmittedCall(step, kernel, tuple(words), nbytes, tuple(body))
 
 
-def with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
+def _with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
     """The rows of a table: calls, then those in bodies, with the places of all of them known."""
     rows = list(calls)
     bodies: dict[int, int] = {}

@@ -62,7 +62,7 @@ def host() -> Host:
     folder, key = cache_folder("hosts"), identity()
     if key is None:
         return _detect()
-    if (brought := carried_entry(entry_name(key))) is not None and (host_facts := read(brought)):
+    if (brought := carried_entry(_entry_name(key))) is not None and (host_facts := read(brought)):
         return host_facts
     if folder is None:
         return _detect()
@@ -77,10 +77,10 @@ def host_entry() -> dict[str, bytes]:
     """The entry that tells a process on an equal processor what LLVM would; none if that is
     unknown."""
     key = identity()
-    return {} if key is None else {entry_name(key): text_of(host())}
+    return {} if key is None else {_entry_name(key): text_of(host())}
 
 
-def entry_name(key: str) -> str:
+def _entry_name(key: str) -> str:
     return f"host_{key}"
 
 

@@ -55,7 +55,7 @@ CHOICES: tuple[str, ...] = tuple(_CHOICES)
 """Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
 
 
-def this_processor() -> Host:
+def _this_processor() -> Host:
     """This processor, with all that its family finds out about it."""
     processor = host()
     for family in FAMILIES:
@@ -67,7 +67,7 @@ def this_processor() -> Host:
 def runs_here(level: str) -> bool:
     """Whether code of a level can run on this processor, in this process."""
     family, details = _LEVELS[level]
-    return not family.obstacle(details, this_processor())
+    return not family.obstacle(details, _this_processor())
 
 
 @cache
@@ -79,7 +79,7 @@ def resolve(name: str) -> Target:
     if name == "native":
         return _native()
     family, level = _level(name)
-    if obstacle := family.obstacle(level, this_processor()):
+    if obstacle := family.obstacle(level, _this_processor()):
         raise BackendError(
             f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
         )
@@ -118,7 +118,7 @@ def _level(name: str) -> tuple[TargetFamily, Level]:
 def _native() -> Target:
     """The best level that runs here, made for exactly this processor, with the costs of its core as
     measured here, or else as listed."""
-    this = this_processor()
+    this = _this_processor()
     name = next(name for name in LEVELS if runs_here(name))
     family, level = _LEVELS[name]
     target = family.tuned(level, this)

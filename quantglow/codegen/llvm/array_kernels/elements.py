@@ -77,7 +77,7 @@ def missing_sums(target: Target) -> str:
     return b.finish()
 
 
-def round_steps(vectors: Vectors, value: Value, scale: Value, low: Value, high: Value) -> Value:
+def _round_steps(vectors: Vectors, value: Value, scale: Value, low: Value, high: Value) -> Value:
     """``clip(rint(value / scale), low, high) * scale``, NaN as ``low``."""
     b, kind = vectors.b, vectors.kind
     steps = _clip_steps(vectors, b.op("fdiv", kind, value, scale), low, high)
@@ -102,7 +102,7 @@ def rounded_reals(target: Target) -> str:
     def round_some(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
         value = load(b, FLOAT, piece, b.at(x, at))
-        store(b, FLOAT, piece, round_steps(vectors, value, scale, low, high), b.at(result, at))
+        store(b, FLOAT, piece, _round_steps(vectors, value, scale, low, high), b.at(result, at))
 
     vectors.each("%begin", "%end", round_some)
     return b.finish()
@@ -174,7 +174,9 @@ def rounding_errors(target: Target) -> str:
         def measure(index: Value, piece: Piece) -> None:
             at = b.mul(index, FLOAT_NBYTES)
             value = load(b, FLOAT, piece, b.at(x, at))
-            error = b.op("fsub", vectors.kind, round_steps(vectors, value, scale, low, high), value)
+            error = b.op(
+                "fsub", vectors.kind, _round_steps(vectors, value, scale, low, high), value
+            )
             store(b, FLOAT, piece, error, b.at(grid_errors, at))
             # Lanes beyond the end hold 0, and so do their errors.
             known = b.load(wide, total, align=8)

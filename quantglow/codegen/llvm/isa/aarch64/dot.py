@@ -32,7 +32,7 @@ def dot(b: Builder, name: str, sums: Value, x: Value, w: Value) -> Value:
     return b.call(name, QUADS, (QUADS, sums), (BYTES, x), (BYTES, w))
 
 
-def loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
+def _loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     """A vector that begins with the four bytes of each of ``steps`` steps; no byte behind them is
     read."""
     kind = vector(LANES, element)
@@ -48,10 +48,10 @@ def loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     return b.insert(lanes, last, 2)
 
 
-def spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
+def _spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
     """For each step, its four bytes in every lane, which instructions take as lanes of one
     register."""
-    kind, loaded = vector(LANES, element), loaded_lanes(b, element, row, steps)
+    kind, loaded = vector(LANES, element), _loaded_lanes(b, element, row, steps)
     return [b.shuffle(kind, loaded, "poison", [step] * LANES) for step in range(steps)]
 
 
@@ -63,7 +63,7 @@ class LaneDot(DotProduct):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        spread = spread_lanes(b, I32, row, steps)
+        spread = _spread_lanes(b, I32, row, steps)
         return [self.operand_of(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
 
 
@@ -166,4 +166,4 @@ class LaneFloatDot(FloatDot):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        return [(lane,) for lane in spread_lanes(b, FLOAT, row, steps)]
+        return [(lane,) for lane in _spread_lanes(b, FLOAT, row, steps)]

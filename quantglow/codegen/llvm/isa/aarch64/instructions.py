@@ -117,16 +117,16 @@ CORE = Core(issue=4.0, latency=4.0, finish=(2.5, 3.0, 4.0))
 """A core that starts two dot products in a cycle: Neoverse N1, Cortex-A76."""
 
 
-def complete_features(host: Host) -> Host:
+def _complete_features(host: Host) -> Host:
     """``host`` with the features that this system tells."""
     if platform.machine() not in ARCHITECTURES:
         return host
-    ask = {"linux": linux_has, "darwin": macos_has}.get(sys.platform)
+    ask = {"linux": _linux_has, "darwin": _macos_has}.get(sys.platform)
     extensions = [] if ask is None else [name for name in LINUX if not host.has(name) and ask(name)]
     return replace(host, features=",".join([host.features, *(f"+{name}" for name in extensions)]))
 
 
-def linux_has(feature: str) -> bool:
+def _linux_has(feature: str) -> bool:
     """Whether the auxiliary vector has a feature's bit."""
     entry, bit = LINUX[feature]
     getauxval = c_function("getauxval")
@@ -136,7 +136,7 @@ def linux_has(feature: str) -> bool:
     return bool(getauxval(entry) >> bit & 1)
 
 
-def macos_has(feature: str) -> bool:
+def _macos_has(feature: str) -> bool:
     """Whether the kernel's setting of a feature is 1."""
     sysctl = c_function("sysctlbyname")
     value = ctypes.c_int(0)
@@ -178,7 +178,7 @@ class AArch64Linking:
 
     def publish(self, address: int, nbytes: int) -> bool:
         """Instruction fetch does not see the data cache: write it back, and forget instructions."""
-        clear = clear_cache()
+        clear = _clear_cache()
         if clear is None:
             return False
         clear(address, address + nbytes)
@@ -186,7 +186,7 @@ class AArch64Linking:
 
 
 @cache
-def clear_cache() -> Any:
+def _clear_cache() -> Any:
     """``__clear_cache`` of the compiler's run-time library; None where that is not installed."""
     for name in (None, "libgcc_s.so.1"):
         try:
@@ -378,4 +378,4 @@ def tune(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, host.features, level.isa, CORE)
 
 
-FAMILY = TargetFamily(TRIPLE, LEVELS, tune, ARCHITECTURES, complete_features, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tune, ARCHITECTURES, _complete_features, detection=DETECTION)

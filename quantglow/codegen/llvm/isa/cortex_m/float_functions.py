@@ -275,7 +275,7 @@ def function(b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, St
     if name not in DEFINITIONS:
         return steps[name](b, lanes, x)
     for each in CALLED[name]:
-        b.declarations[f"{each}_far"] = in_floats(f"{each}_far", steps[each])
+        b.declarations[f"{each}_far"] = _in_floats(f"{each}_far", steps[each])
         b.declarations[f"{each}_near"] = DEFINITIONS[each]()
     if name == "logistic":
         b.declarations["quotient"] = quotient()
@@ -306,7 +306,7 @@ def scale_sums(
     )
 
 
-def in_floats(name: str, steps: Steps) -> str:
+def _in_floats(name: str, steps: Steps) -> str:
     """``i32 @name(i32 x)``: the bits of a function of one float32."""
     b = Builder()
     result = steps(b, 1, b.cast("bitcast", I32, Value.of("%x", I32), FLOAT))

@@ -45,7 +45,7 @@ from quantglow.ir.types import DType
 
 _NAME, _LITERAL = r"(%[\w.]+)", r"(splat \(float \w+\))"
 _OPERAND = r"(%[\w.]+|splat \(float \w+\))"
-_COMPARISON = re.compile(rf"  {_NAME} = fcmp o([lg])([te]) (<\d+ x float>) {_OPERAND}, {_OPERAND}")
+_COMPARISON = re.compile(rf"  {_NAME} = fcmp o([lg])([te]) <(\d+) x float> {_OPERAND}, {_OPERAND}")
 _CHOICE = re.compile(
     rf"  {_NAME} = select <\d+ x i1> {_NAME}, <\d+ x float> {_NAME}, <\d+ x float> {_LITERAL}"
 )
@@ -97,7 +97,8 @@ class Comparisons:
             name, condition, *operands = match.groups()
             self.numbers |= {name} if self.choices.get(condition) == (*operands,) else set()
         elif match := _COMPARISON.fullmatch(line):
-            name, side, end, kind, x, y = match.groups()
+            name, side, end, lanes, x, y = match.groups()
+            kind = vector(int(lanes), FLOAT)
             self.choices |= {name: (x, y)} if side + end == "gt" else {}
             greater, less = (x, y) if side == "g" else (y, x)
             if self._is_spread(greater) and not self._is_spread(less) and less not in self.numbers:

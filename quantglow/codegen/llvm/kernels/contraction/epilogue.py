@@ -106,7 +106,7 @@ class Epilogue:
             result = b.op("fadd", floats, result, residual)
         if self.op.activation is None:
             return result
-        return apply_activation(b, self.target, self.op, result)
+        return _apply_activation(b, self.target, self.op, result)
 
     def residual_steps(self, b: Builder, data: Value, vectors: int, params: Value) -> list[Value]:
         """``vectors`` of residual, in steps of the float32 sum (or reals), from one vector of their
@@ -123,24 +123,24 @@ class Epilogue:
         return self.residual_steps(b, data, vectors, params)
 
 
-def apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
+def _apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
     """The activation of ``op`` on a vector of sums, in output steps (or reals)."""
     assert op.activation is not None
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)
     scalars = Scalars(b, target, target.f32_lanes, [sums], [DType.F32])
-    if near := limited_factor(expression):
+    if near := _limited_factor(expression):
         bound = splat(vector(target.f32_lanes, FLOAT), f32(near.args[1].value))
         if limited := target.isa.nearest_within(b, sums, bound):
             scalars.done[near] = limited
     return scalars.value(expression)
 
 
-def limited_factor(expr: Expr) -> Expr | None:
+def _limited_factor(expr: Expr) -> Expr | None:
     """``min(max($0, -c), c)`` within a factor of a product with ``$0``.  There it may be c for NaN:
     the product is NaN anyway."""
     if expr.op == "mul" and expr.args[0] == X:
         return next(filter(_is_symmetric, expr.args[1].parts()), None)
-    return next(filter(None, map(limited_factor, expr.args)), None)
+    return next(filter(None, map(_limited_factor, expr.args)), None)
 
 
 def _is_symmetric(expr: Expr) -> bool:

@@ -99,7 +99,7 @@ class ContractionRuns:
         return self.outer * self.inner * self.steps
 
 
-def contraction_runs(conv: Conv, image: ImageLayout) -> ContractionRuns:
+def _contraction_runs(conv: Conv, image: ImageLayout) -> ContractionRuns:
     """The taps of ``conv`` on ``image``."""
     kh, kw, c_group, _ = conv.w.type.shape
     column = conv.dilations[1] * image.column_pitch
@@ -129,7 +129,7 @@ class Geometry:
     def of(conv: Conv, x: View, y: View, residual: View | None) -> Geometry:
         source, result = ImageLayout.of(x), ImageLayout.of(y)
         extra = None if residual is None else ImageLayout.of(residual)
-        runs = contraction_runs(conv, source)
+        runs = _contraction_runs(conv, source)
         pointwise = conv.w.type.shape[:2] == (1, 1) and conv.strides == (1, 1)
         dense = source.dense and result.dense and (extra is None or extra.dense)
         if pointwise and dense:

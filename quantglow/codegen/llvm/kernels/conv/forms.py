@@ -96,7 +96,7 @@ class ConvForms:
         kernel = conv_kernel(step, target)
         if not isinstance(kernel, ConvKernel) or type(kernel) not in FORMS.values():
             return None
-        return choice_in(kernel)
+        return _choice_in(kernel)
 
     def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
@@ -112,7 +112,7 @@ class ConvForms:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
-        return modelled_cycles(kernel)
+        return _modelled_cycles(kernel)
 
 
 def kernel_of(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
@@ -163,7 +163,7 @@ def _unrolls(steps: int) -> list[int]:
     return sorted(by_length.values())
 
 
-def choice_in(kernel: ConvKernel) -> KernelChoice:
+def _choice_in(kernel: ConvKernel) -> KernelChoice:
     """The choice that a kernel is made with, the fields that its form has filled in."""
     (form,) = (name for name, kind in FORMS.items() if type(kernel) is kind)
     tile, steps = kernel.tile, kernel.geometry.runs.steps
@@ -178,7 +178,7 @@ def choice_in(kernel: ConvKernel) -> KernelChoice:
     )
 
 
-def modelled_cycles(kernel: ConvKernel) -> float:
+def _modelled_cycles(kernel: ConvKernel) -> float:
     """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
     if isinstance(kernel, TilesConvKernel):
         return 0.0
@@ -224,7 +224,7 @@ class DepthwiseForms:
         """``Forms``"""
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
-            return integer_cycles(kernel)
+            return _integer_cycles(kernel)
         kh, kw = kernel.conv.w.type.shape[:2]
         vectors = -(-kernel.y.channels // kernel.lanes)
         tile = Tile(1, kernel.most_columns, 1)
@@ -246,7 +246,7 @@ def _form_name(kernel: FloatDepthwise) -> str:
     return ELEMENTS if isinstance(kernel, ElementDepthwise) else FLOATS
 
 
-def integer_cycles(kernel: IntegerDepthwise) -> float:
+def _integer_cycles(kernel: IntegerDepthwise) -> float:
     """Cycles of an image: dot products, interleaving, and the ends of sums."""
     rows, blocks = kernel.rows, kernel.blocks
     read, kept = len(kernel.taps.read(blocks.columns)), len(kernel.taps.kept(blocks.columns))

@@ -69,7 +69,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     else:
         kept = row_parts(op.expression, axes, dtypes, most * unroll)
         lanes = min(most, _lanes(target, kept.axes[-1].size))
-    is_small = fits_int32(op.expression, dtypes)
+    is_small = _fits_int32(op.expression, dtypes)
     nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
 
     def text() -> str:
@@ -352,7 +352,7 @@ class QuantizedExpression:
         return octets
 
 
-def fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
+def _fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
     """Whether the operands' types prove that the steps of a quantized result fit int32."""
     quantized = QuantizedExpression.of(expression, DType.U8) or QuantizedExpression.of(
         expression, DType.I8

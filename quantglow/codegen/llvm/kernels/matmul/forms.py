@@ -34,10 +34,10 @@ FORMS: dict[str, type[MatrixProduct]] = {
 @emits(MatMul)
 def emit_matmul(step: Compute, target: Target) -> KernelCall:
     """One work item for each batch and panel of columns."""
-    return matmul_kernel(step, target).call()
+    return _matmul_kernel(step, target).call()
 
 
-def matmul_kernel(step: Compute, target: Target) -> MatrixProduct:
+def _matmul_kernel(step: Compute, target: Target) -> MatrixProduct:
     """The first kernel that takes a product."""
     return first_kernel(partial(product, form, step, target) for form in KERNELS)
 
@@ -62,7 +62,7 @@ class MatMulForms:
 
     def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
-        kernel = matmul_kernel(step, target)
+        kernel = _matmul_kernel(step, target)
         (form,) = (name for name, kind in FORMS.items() if type(kernel) is kind)
         return KernelChoice(form, (kernel.tile_rows, 1, kernel.panel))
 

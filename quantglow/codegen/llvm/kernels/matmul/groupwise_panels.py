@@ -121,12 +121,12 @@ class PanelLayout:
     def _words(self, w: Array) -> Array:
         """uint32 [panels, G, steps, width] of some whole panels, the last of which may end."""
         panels = -(-len(w) // self.width)
-        words = interleave_codes(np.ascontiguousarray(w).view("<u4"), self.bits)
+        words = _interleave_codes(np.ascontiguousarray(w).view("<u4"), self.bits)
         words = np.pad(words, [(0, panels * self.width - len(w)), (0, 0), (0, 0)])
         return words.reshape(panels, self.width, self.groups, self.steps).transpose(0, 2, 3, 1)
 
 
-def interleave_codes(words: Array, bits: int) -> Array:
+def _interleave_codes(words: Array, bits: int) -> Array:
     """uint32 of ``32 / bits`` codes, the first one lowest, with codes 0 to 3 in the lowest bits of
     the four bytes, codes 4 to 7 above them, and so on."""
     if bits == 8:

@@ -397,7 +397,7 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
     """log of float64 x >= 0 in the range of float32: 2 artanh((m - 1) / (m + 1)) + n ln 2."""
     kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     pattern = b.cast("bitcast", kind, x, ints)
-    exponent = b.op("sub", ints, pattern, splat(ints, str(bits64(math.sqrt(0.5)))))
+    exponent = b.op("sub", ints, pattern, splat(ints, str(_bits64(math.sqrt(0.5)))))
     exponent = b.op("ashr", ints, exponent, splat(ints, "52"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "52")))
     m = b.cast("bitcast", ints, mantissa, kind)
@@ -420,7 +420,7 @@ def _exp64(b: Builder, lanes: int, x: Value) -> Value:
     r = b.op("fsub", kind, x, times(b, kind, n, math.log(2)))
     value = polynomial(b, kind, r, [1.0 / math.factorial(i) for i in range(13)])
     exponent = b.cast("bitcast", kind, shifted, ints)
-    exponent = b.op("sub", ints, exponent, splat(ints, str(bits64(magic) - 1023)))
+    exponent = b.op("sub", ints, exponent, splat(ints, str(_bits64(magic) - 1023)))
     exponent = b.op("shl", ints, exponent, splat(ints, "52"))
     return b.op("fmul", kind, value, b.cast("bitcast", ints, exponent, kind))
 
@@ -458,9 +458,9 @@ def plus(b: Builder, kind: Type, x: Value, term: float) -> Value:
 def literal(kind: Type, value: float) -> Value:
     """A number as LLVM writes it for an element of a type."""
     if kind.element == DOUBLE:
-        return ConstantValue.of(f"0x{bits64(value):016X}", DOUBLE)
+        return ConstantValue.of(f"0x{_bits64(value):016X}", DOUBLE)
     return f32(value)
 
 
-def bits64(value: float) -> int:
+def _bits64(value: float) -> int:
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])

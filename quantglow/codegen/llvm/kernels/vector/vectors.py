@@ -227,7 +227,7 @@ def int_to_float(b: Builder, lanes: int, value: Value) -> Value:
 def clip_float(b: Builder, lanes: int, value: Value, low: float, high: float) -> Value:
     """``fmin(fmax(value, low), high)``; NaN becomes ``low``."""
     kind = vector(lanes, FLOAT)
-    return min_constant(b, kind, max_constant(b, kind, value, low), high)
+    return _min_constant(b, kind, max_constant(b, kind, value, low), high)
 
 
 def max_constant(b: Builder, kind: Type, value: Value, low: float) -> Value:
@@ -236,7 +236,7 @@ def max_constant(b: Builder, kind: Type, value: Value, low: float) -> Value:
     return b.select(kind, b.compare("ogt", kind, value, limit), value, limit)
 
 
-def min_constant(b: Builder, kind: Type, value: Value, high: float) -> Value:
+def _min_constant(b: Builder, kind: Type, value: Value, high: float) -> Value:
     """``value`` if less than ``high``, else (and for NaN) ``high``."""
     limit = splat(kind, f32(high))
     return b.select(kind, b.compare("olt", kind, value, limit), value, limit)
