@@ -12,7 +12,7 @@ from benchmarks.search import search, tables
 from benchmarks.search.gemm import EXPONENT, PARTS, gemm_space
 from benchmarks.search.search import CONTESTANTS, ReversedNA2C, UniformNA2C, replay, replayed
 from benchmarks.search.tables import Table
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.searchers import NOWHERE, Maker, ModelOrder, Space
 
@@ -20,7 +20,7 @@ from quantglow.tuning.searchers import NOWHERE, Maker, ModelOrder, Space
 def table(name: str = "a") -> Table:
     """Choices of one form; the best is the seventh."""
     choices = tuple(
-        Choice("plain", (1, columns, vectors), outer, 4)
+        KernelChoice("plain", (1, columns, vectors), outer, 4)
         for columns in range(1, 9)
         for vectors in (1, 2)
         for outer in (False, True)

@@ -8,17 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from quantglow.codegen.llvm.call_profile import name_of
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place
+from quantglow.codegen.llvm.call_profile import call_name
+from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion
 from quantglow.export.bundle import BundleCode, BundledModel, build_contents
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.exporter import (
-    bundle_target,
-    check_own,
-    code_for,
-    is_integer,
-    schedule_for,
-)
+from quantglow.export.bundle.exporter import bundle_target, check_own, code_for, is_integer, schedule_for
 from quantglow.export.bundle.linking import Flash
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.program import Alloc, Dealloc, Program
@@ -67,16 +61,7 @@ class Footprint(Concise, HasText):
         emitted = code_for(planned, bundle_isa)
         model = BundledModel("model", graph.source_hash, is_integer(graph))
         bundle = build_contents(model, BundleCode((emitted,)), Placement.OBJECT)
-        return Footprint(
-            bundle_isa.name,
-            bundle.flash,
-            bundle.program.stack.most_nbytes,
-            bundle.program.arena_nbytes,
-            replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
-            least.plan.peak_nbytes,
-            tuple(_layer_footprints(planned.program, emitted)),
-            MemoryMap.of(planned.program, planned.plan),
-        )
+        return Footprint(bundle_isa.name, bundle.flash, bundle.program.stack.most_nbytes, bundle.program.arena_nbytes, replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes), least.plan.peak_nbytes, tuple(_layer_footprints(planned.program, emitted)), MemoryMap.of(planned.program, planned.plan))
 
 
 def _layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
@@ -84,14 +69,14 @@ def _layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[Lay
     live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:
         weights = sum(emitted.constants[i].nbytes for i in _new_constants(call, counted))
-        yield LayerFootprint(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
+        yield LayerFootprint(call_name(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
 def _new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
     """Numbers of the constants that no call before read."""
     for inner in call.nested():
         for pointer in inner.pointers:
-            if pointer.place is Place.CONSTANT and pointer.index not in counted:
+            if pointer.place is MemoryRegion.CONSTANT and pointer.index not in counted:
                 counted.add(pointer.index)
                 yield pointer.index
 
@@ -140,15 +125,6 @@ class MemoryMap(HasText):
         for step in program.instructions:
             before.append(count)
             count += not isinstance(step, Alloc | Dealloc)
-        blocks = [
-            ArenaBlock(
-                interval.buffer.name,
-                plan.offsets[interval.buffer],
-                interval.nbytes,
-                before[interval.begin],
-                max(before[interval.end] - 1, before[interval.begin]),
-            )
-            for interval in lifetimes(program)
-        ]
+        blocks = [ArenaBlock(interval.buffer.name, plan.offsets[interval.buffer], interval.nbytes, before[interval.begin], max(before[interval.end] - 1, before[interval.begin])) for interval in lifetimes(program)]
         blocks.sort(key=lambda block: (-block.nbytes, block.begin))
         return MemoryMap(tuple(blocks), count, plan.peak_nbytes)

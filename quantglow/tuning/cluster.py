@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quantglow.codegen.llvm.isa.costs import Core
-from quantglow.codegen.llvm.machine import core_of, core_to_json
+from quantglow.codegen.llvm.machine import core_to_json, parse_core
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.support.errors import BackendError, QuantglowError
 from quantglow.support.extras import (
@@ -176,7 +176,7 @@ class Cluster:
             reasons = {why for why in self.answers.values() if isinstance(why, str)}
             why = "; ".join(sorted(reasons)) or "it has no workers"
             raise BackendError(f"{NO_MACHINE}: {why}. Remedy: {LOCAL}")
-        return {machine.host: core_of(machine.core) for machine in machines}
+        return {machine.host: parse_core(machine.core) for machine in machines}
 
     def machines(self) -> dict[str, Machine]:
         """The machines that can measure, by the addresses of their workers that are alive."""

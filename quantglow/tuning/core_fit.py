@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice, Choices, Core, StepCost
+from quantglow.codegen.llvm.isa.costs import Choices, Core, KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
 from quantglow.codegen.llvm.kernels.conv.forms import kernel_of
@@ -194,11 +194,7 @@ def measure_core(progress: Progress) -> CoreFit:
     fitting = [each for i, each in enumerate(timed_kernels) if i % HELD_OUT]
     judging = timed_kernels[::HELD_OUT]
     core = fit(fitting, (target.core, *KNOWN_CORES))
-    core = replace(
-        core,
-        even_prefetch=_prefers_even(target),
-        large_pages=target.core.large_pages or _prefers_large_pages(target),
-    )
+    core = replace(core, even_prefetch=_prefers_even(target), large_pages=target.core.large_pages or _prefers_large_pages(target))
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
     points = sum(len(each.ratios) for each in timed_kernels)
     return CoreFit(target, target.core, core, losses[0], losses[1], points)
@@ -206,20 +202,13 @@ def measure_core(progress: Progress) -> CoreFit:
 
 def store(core_fit: CoreFit) -> CoreFit:
     """The fit, kept for all later processes.  Raises ``BackendError``."""
-    facts = {
-        "points": core_fit.points,
-        "listed_loss": core_fit.listed_loss,
-        "fitted_loss": core_fit.fitted_loss,
-    }
+    facts = {"points": core_fit.points, "listed_loss": core_fit.listed_loss, "fitted_loss": core_fit.fitted_loss}
     try:
         path = keep_core(core_fit.target.name, core_fit.core, facts)
     except OSError as error:
         raise BackendError(f"the costs of this machine cannot be stored: {error}") from error
     if path is None:
-        raise BackendError(
-            "there is no place for the costs of this machine: the cache is switched off, or the "
-            "system does not name its processor. Remedy: set QUANTGLOW_CACHE_DIR to a folder."
-        )
+        raise BackendError("there is no place for the costs of this machine: the cache is switched off, or the system does not name its processor. Remedy: set QUANTGLOW_CACHE_DIR to a folder.")
     resolve.cache_clear()
     return replace(core_fit, path=path)
 
@@ -230,14 +219,14 @@ def _time_shapes(target: Target, progress: Progress) -> list[Timed]:
     tasks, rng = plan_tasks(graph, target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
-        kernel = kernel_of(task.step, target, Choice(PLAIN))
+        kernel = kernel_of(task.step, target, KernelChoice(PLAIN))
         assert kernel is not None
         tiles = kernel.possible_tiles
         chosen = rng.permutation(len(tiles))[:MOST_TILES].tolist()
         picked = {kernel.modeled_tile: None, **{tiles[i]: None for i in chosen}}
         far = FAR_NBYTES if kernel.vectors * kernel.total_steps > FAR else 0
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
-        jobs += [Job(task.key, Choice(PLAIN, tile), far) for tile in shape]
+        jobs += [Job(task.key, KernelChoice(PLAIN, tile), far) for tile in shape]
     measured = Measurer(Work.of(graph, target), samples=4).run(jobs, progress)
     return time_tasks(tasks, measured)
 
@@ -246,7 +235,7 @@ def time_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[T
     """The times of each task.  Raises ``BackendError`` if one has none."""
     timings = []
     for task in tasks:
-        kernel = kernel_of(task.step, task.target, Choice(PLAIN))
+        kernel = kernel_of(task.step, task.target, KernelChoice(PLAIN))
         assert kernel is not None
         measurements = [m for m in measured if m.job.task == task.key]
         timed = [(m.job.choice.tile, m.ratio) for m in measurements if m.seconds]
@@ -326,16 +315,13 @@ def _prefers_even(target: Target) -> bool:
     graph = build_graph(shapes)
     jobs = []
     for task in plan_tasks(graph, target)[0]:
-        kernel = kernel_of(task.step, target, Choice(PLAIN, None, True))
+        kernel = kernel_of(task.step, target, KernelChoice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
-        choices = [Choice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
+        choices = [KernelChoice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
     measurements = Measurer(Work.of(graph, target), samples=9).run(jobs)
-    pairs = [
-        (early.ratio, even.ratio)
-        for early, even in zip(measurements[::2], measurements[1::2], strict=True)
-    ]
+    pairs = [(early.ratio, even.ratio) for early, even in zip(measurements[::2], measurements[1::2], strict=True)]
     ratios = [even / early for early, even in pairs if np.isfinite((early, even)).all()]
     return bool(ratios) and float(np.median(ratios)) < FASTER
 

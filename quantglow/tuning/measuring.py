@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.machine import core_of, core_to_json
+from quantglow.codegen.llvm.machine import core_to_json, parse_core
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.graph import Graph
@@ -58,7 +58,7 @@ class Job:
     """One choice of a task to measure; ``weights_nbytes``: see ``KernelTrial``."""
 
     task: str
-    choice: Choice
+    choice: KernelChoice
     weights_nbytes: int
 
 
@@ -118,7 +118,7 @@ class Work:
         """The graph and the target."""
         scales = {ArrayMark.of(array): array for array in self.arrays[len(self.constants) :]}
         constants = dict(zip(self.constants, self.arrays, strict=False))
-        target = replace(resolve(self.target), core=core_of(self.core))
+        target = replace(resolve(self.target), core=parse_core(self.core))
         return parse_graph(self.text, constants, scales), target
 
 
@@ -208,7 +208,7 @@ def measure_here(
                 break
             kernels: dict[int, LoadedKernel] = {}
             for number, (_, choice, _) in chosen[first : first + TOGETHER]:
-                if (kernel := trial.loaded(Choice.of(choice))) is not None:
+                if (kernel := trial.loaded(KernelChoice.of(choice))) is not None:
                     right = kernel.results() == trial.expected
                     states[number] = TIMED if right else WRONG
                     if right:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from quantglow.codegen.llvm.cache import cache_folder, unused
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.runtime.programs.build import Compiler
@@ -48,7 +48,7 @@ class Record:
 
     task: str
     host: str
-    choice: Choice | None
+    choice: KernelChoice | None
     seconds: tuple[float, ...] = ()
     default_seconds: tuple[float, ...] = ()
     tried: int = 0
@@ -57,17 +57,7 @@ class Record:
 
     def line(self) -> bytes:
         """The record as a line of JSON."""
-        data = {
-            "v": VERSION,
-            "task": self.task,
-            "host": self.host,
-            "choice": None if self.choice is None else self.choice.to_json(),
-            "seconds": self.seconds,
-            "default_seconds": self.default_seconds,
-            "tried": self.tried,
-            "date": self.date,
-            "quantglow": self.version,
-        }
+        data = {"v": VERSION, "task": self.task, "host": self.host, "choice": None if self.choice is None else self.choice.to_json(), "seconds": self.seconds, "default_seconds": self.default_seconds, "tried": self.tried, "date": self.date, "quantglow": self.version}
         return json.dumps(data).encode() + b"\n"
 
     @staticmethod
@@ -78,7 +68,7 @@ class Record:
             raise ValueError(f"version {data['v']!r}")
         seconds, default = (tuple(map(float, data[k])) for k in ("seconds", "default_seconds"))
         stored_choice = data["choice"]
-        choice = None if stored_choice is None else Choice.of(stored_choice)
+        choice = None if stored_choice is None else KernelChoice.of(stored_choice)
         names = (data["task"], data["host"], data["date"], data["quantglow"])
         if not all(isinstance(name, str) for name in names):
             raise TypeError("names are no texts")
@@ -132,9 +122,9 @@ def of_machine(records: Iterable[Record], host: str) -> dict[str, Record]:
     return {record.task: record for record in records if record.host == host}
 
 
-def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
+def hints(records: Iterable[Record], host: str) -> dict[str, list[KernelChoice]]:
     """Choices that other machines than ``host`` found for each task."""
-    choices: dict[str, dict[Choice, None]] = {}
+    choices: dict[str, dict[KernelChoice, None]] = {}
     for record in records:
         if record.host != host and record.choice is not None:
             choices.setdefault(record.task, {})[record.choice] = None
@@ -144,9 +134,7 @@ def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
 def tune_target(target: Target, records: Iterable[Record]) -> Target:
     """A target with the choices that were measured on this machine."""
     own_records = of_machine(records, this_host())
-    chosen = {
-        task: record.choice for task, record in own_records.items() if record.choice is not None
-    }
+    chosen = {task: record.choice for task, record in own_records.items() if record.choice is not None}
     return replace(target, choices=Choices(chosen))
 
 
@@ -160,10 +148,7 @@ def with_records(compiler: Compiler) -> Compiler:
 def check_tune(tune: Tune | None, backend: str) -> None:
     """Raise ``OptionError`` unless the argument ``tune`` makes sense."""
     if tune is not None and backend == "reference":
-        raise OptionError(
-            "tune is for compiled kernels, and backend='reference' has none. Remedy: leave one of "
-            "them out."
-        )
+        raise OptionError("tune is for compiled kernels, and backend='reference' has none. Remedy: leave one of them out.")
 
 
 def check_minutes(max_minutes: float | None, tune: Tune | None) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import PREFETCHES
 from quantglow.codegen.llvm.kernels.tunable import NAMES
 from quantglow.support.arrays import Array
@@ -35,7 +35,7 @@ class Space:
     modeled: Array
 
     @staticmethod
-    def of(choices: Sequence[Choice], modeled: Sequence[float]) -> Space:
+    def of(choices: Sequence[KernelChoice], modeled: Sequence[float]) -> Space:
         """The space of choices in the order of the cost model."""
         return Space.at(_choice_coordinates(choices), np.asarray(modeled, np.float64))
 
@@ -69,19 +69,9 @@ class Space:
         return np.asarray(self.coordinates / most - 0.5)
 
 
-def _choice_coordinates(choices: Sequence[Choice]) -> Array:
+def _choice_coordinates(choices: Sequence[KernelChoice]) -> Array:
     """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
-    keys = [
-        (
-            NAMES.index(choice.form),
-            (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]),
-            0 if choice.tile is None else choice.tile[2],
-            int(choice.panels_outer or False),
-            choice.unroll or 0,
-            PREFETCHES.index(choice.prefetch or PREFETCHES[0]),
-        )
-        for choice in choices
-    ]
+    keys = [(NAMES.index(choice.form), (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]), 0 if choice.tile is None else choice.tile[2], int(choice.panels_outer or False), choice.unroll or 0, PREFETCHES.index(choice.prefetch or PREFETCHES[0])) for choice in choices]
     ranks = []
     for column in zip(*keys, strict=True):
         rank = {value: number for number, value in enumerate(sorted(set(column)))}

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from quantglow.codegen.llvm.cache import ObjectCache
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernel import Kernel, KernelCall, task_of
-from quantglow.codegen.llvm.kernels.tunable import Forms, forms_of
+from quantglow.codegen.llvm.kernel import Kernel, KernelCall, task_name
+from quantglow.codegen.llvm.kernels.tunable import KernelForms, kernel_forms
 from quantglow.ir.program.program import Buffer, Compute, Instruction, Program, View
 from quantglow.runtime.jit.library import KernelLibrary
 from quantglow.runtime.native.buffers import Allocate
@@ -39,33 +39,33 @@ UNWRITTEN = 0x5A
 class Task:
     """Equal instructions of a program: ``uses`` of them.
 
-    ``key``: see ``task_of``.  ``default``: the choice of the cost model.
+    ``key``: see ``task_name``.  ``default``: the choice of the cost model.
     """
 
     key: str
     step: Compute
     target: Target
-    forms: Forms
-    default: Choice
+    forms: KernelForms
+    default: KernelChoice
     uses: int = 1
 
     @cached_property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[KernelChoice]:
         """All choices, the default first, then by modeled cycles; of equal ones those nearest to
         the default first."""
         return sorted(self.forms.choices(self.step, self.target), key=self._rank)
 
-    def _rank(self, choice: Choice) -> tuple[bool, float, int]:
+    def _rank(self, choice: KernelChoice) -> tuple[bool, float, int]:
         rank = (choice.panels_outer, choice.unroll, choice.prefetch)
         usual = (self.default.panels_outer, self.default.unroll, self.default.prefetch)
         others = sum(a != b for a, b in zip(rank, usual, strict=True))
         return choice != self.default, self.cycles(choice), others
 
-    def cycles(self, choice: Choice) -> float:
+    def cycles(self, choice: KernelChoice) -> float:
         """Cycles of the cost model."""
         return self.forms.cycles(self.step, self.target, choice)
 
-    def kernel(self, choice: Choice) -> Kernel | None:
+    def kernel(self, choice: KernelChoice) -> Kernel | None:
         """The kernel of a choice; None where the task has no such choice."""
         return self.forms.kernel(self.step, self.target, choice)
 
@@ -86,11 +86,11 @@ def find_tasks(program: Program, target: Target) -> list[Task]:
     while waiting:
         step = waiting.pop()
         waiting.extend(reversed(step.steps))
-        if not isinstance(step, Compute) or (forms := forms_of(step, target)) is None:
+        if not isinstance(step, Compute) or (forms := kernel_forms(step, target)) is None:
             continue
         if (default := forms.default(step, target)) is None:
             continue
-        key = task_of(step, target)
+        key = task_name(step, target)
         uses[key] += 1
         tasks.setdefault(key, Task(key, step, target, forms, default))
     return [replace(task, uses=uses[key]) for key, task in tasks.items()]
@@ -118,7 +118,7 @@ class KernelTrial:
         """The allocator of activations, as programs have one."""
         return allocator(self.task.target)
 
-    def loaded(self, choice: Choice) -> LoadedKernel | None:
+    def loaded(self, choice: KernelChoice) -> LoadedKernel | None:
         """The kernel of a choice, ready to run; None where the task has no such choice."""
         kernel = self.task.kernel(choice)
         if kernel is None:

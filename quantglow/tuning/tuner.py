@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.graph.graph import Graph
 from quantglow.support.arguments import choice as one_of
@@ -31,15 +31,7 @@ from quantglow.tuning.searchers import Maker, ModelOrder, Searcher, Space
 from quantglow.tuning.trials import Task
 from quantglow.tuning.xgboost_search import XGBoostSearch
 
-SEARCHERS: dict[str, Maker] = {
-    "model": ModelOrder,
-    "random": RandomSearch,
-    "annealing": Annealing,
-    "g-bfs": GBFS,
-    "n-a2c": NA2C,
-    "xgboost": XGBoostSearch,
-    "optuna": OptunaSearch,
-}
+SEARCHERS: dict[str, Maker] = {"model": ModelOrder, "random": RandomSearch, "annealing": Annealing, "g-bfs": GBFS, "n-a2c": NA2C, "xgboost": XGBoostSearch, "optuna": OptunaSearch}
 """``model`` takes the order of the cost model."""
 DEFAULT_SEARCHER = "model"
 
@@ -71,20 +63,20 @@ class Tuned:
 
     task: Task
     searcher: Searcher
-    places: dict[Choice, int]
-    hinted: list[Choice] = field(default_factory=list)
-    measured: dict[Choice, Measurement] = field(default_factory=dict)
+    places: dict[KernelChoice, int]
+    hinted: list[KernelChoice] = field(default_factory=list)
+    measured: dict[KernelChoice, Measurement] = field(default_factory=dict)
     is_done: bool = False
 
     @staticmethod
-    def of(task: Task, make: Maker, hinted: Sequence[Choice], seed: int) -> Tuned:
+    def of(task: Task, make: Maker, hinted: Sequence[KernelChoice], seed: int) -> Tuned:
         """A search that has not begun."""
         places = {choice: number for number, choice in enumerate(task.choices)}
         modeled = [task.cycles(choice) for choice in task.choices]
         searcher = make(Space.of(task.choices, modeled), seed)
         return Tuned(task, searcher, places, [c for c in hinted if c in places])
 
-    def asked(self) -> list[Choice]:
+    def asked(self) -> list[KernelChoice]:
         """The next choices to measure: first those that other machines found."""
         if self.hinted:
             hinted, self.hinted = self.hinted, []
@@ -106,11 +98,9 @@ class Tuned:
         return self.task.uses * min(least, default=math.inf)
 
     @property
-    def finalists(self) -> list[Choice]:
+    def finalists(self) -> list[KernelChoice]:
         """The fastest choices, the default left out."""
-        timed = [
-            m for m in self.measured.values() if m.seconds and m.job.choice != self.task.default
-        ]
+        timed = [m for m in self.measured.values() if m.seconds and m.job.choice != self.task.default]
         timed.sort(key=lambda m: m.ratio)
         return [m.job.choice for m in timed[:FINALISTS] if m.ratio < 1.0]
 
@@ -158,26 +148,20 @@ class Tuner:
         """``measure``, by default in children of this process."""
         return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
 
-    def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[Choice]]) -> list[Record]:
+    def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]) -> list[Record]:
         """New records, of the tasks that are not known.
 
         Raises ``BackendError`` if there are such tasks and nothing of them could be measured.
         """
         make = SEARCHERS[one_of("searcher", self.searcher, tuple(SEARCHERS))]
         tasks, nbytes = self.planned
-        searches = [
-            Tuned.of(task, make, hinted.get(task.key, ()), number)
-            for number, task in enumerate(task for task in tasks if task.key not in known)
-        ]
+        searches = [Tuned.of(task, make, hinted.get(task.key, ()), number) for number, task in enumerate(task for task in tasks if task.key not in known)]
         self._search(searches, nbytes)
         measured = [search for search in searches if search.measured]
         if searches and not any(m.seconds for s in measured for m in s.measured.values()):
             reasons = {m.failure for s in measured for m in s.measured.values()}
             why = "; ".join(sorted(reasons)) or "no time was left"
-            raise BackendError(
-                f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger "
-                "max_minutes, or compile without tune."
-            )
+            raise BackendError(f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger max_minutes, or compile without tune.")
         return self._records(measured, nbytes)
 
     def _search(self, searches: Sequence[Tuned], nbytes: int) -> None:
@@ -188,11 +172,7 @@ class Tuner:
         while not deadline.is_over:
             going = [search for search in searches if not search.is_done]
             going.sort(key=lambda search: len(search.measured) / search.share)
-            jobs = [
-                Job(search.task.key, choice, nbytes)
-                for search in going[:TASKS_TOGETHER]
-                for choice in search.asked()
-            ]
+            jobs = [Job(search.task.key, choice, nbytes) for search in going[:TASKS_TOGETHER] for choice in search.asked()]
             if not jobs and all(search.is_done for search in searches):
                 return
             for measured in measurer.run(jobs):
@@ -209,8 +189,4 @@ class Tuner:
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
         self.say(f"{len(jobs)} of them compared once more")
-        return [
-            search.record(finals.get(search.task.key, ()), self.host)
-            for search in searches
-            if not search.finalists or search.task.key in finals
-        ]
+        return [search.record(finals.get(search.task.key, ()), self.host) for search in searches if not search.finalists or search.task.key in finals]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels import emit
 from quantglow.codegen.llvm.targets import resolve
@@ -54,7 +54,7 @@ def tasks(graph: Graph, target: Target) -> list[Task]:
     return find_tasks(program, target)
 
 
-def tuned(target: Target, task: Task, choice: Choice) -> Target:
+def tuned(target: Target, task: Task, choice: KernelChoice) -> Target:
     return replace(target, choices=Choices({task.key: choice}))
 
 
@@ -155,22 +155,22 @@ def test_the_kernel_of_the_default_choice_is_the_default_kernel(graph: Graph, le
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice("no such form"),
-        Choice("plain", (1, 100, 1)),
-        Choice("plain", (3, 2, 1)),
-        Choice("plain", None, None, 3),
-        Choice("plain", None, None, None, "late"),
-        Choice("matrix", (1, 1, 1)),
-        Choice("gathered", None, None, 4),
-        Choice("pairs", (1, 9, 9)),
+        KernelChoice("no such form"),
+        KernelChoice("plain", (1, 100, 1)),
+        KernelChoice("plain", (3, 2, 1)),
+        KernelChoice("plain", None, None, 3),
+        KernelChoice("plain", None, None, None, "late"),
+        KernelChoice("matrix", (1, 1, 1)),
+        KernelChoice("gathered", None, None, 4),
+        KernelChoice("pairs", (1, 9, 9)),
     ],
     ids=str,
 )
-def test_choices_that_do_not_fit_are_not_used(choice: Choice) -> None:
+def test_choices_that_do_not_fit_are_not_used(choice: KernelChoice) -> None:
     assert_not_used(integers(CASE)[0], choice)
 
 
-def assert_not_used(graph: Graph, choice: Choice) -> None:
+def assert_not_used(graph: Graph, choice: KernelChoice) -> None:
     target = resolve(LEVELS[0])
     (task,) = tasks(graph, target)
     assert task.kernel(choice) is None
@@ -180,16 +180,16 @@ def assert_not_used(graph: Graph, choice: Choice) -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice("plain", (1, 2, 1)),
-        Choice("carried", None),
-        Choice("carried", (9, 1, 4)),
-        Choice("passes", (1, 1, 3)),
-        Choice("columns", (1, 4, 1)),
-        Choice("bytes", (1, 1, 1)),
+        KernelChoice("plain", (1, 2, 1)),
+        KernelChoice("carried", None),
+        KernelChoice("carried", (9, 1, 4)),
+        KernelChoice("passes", (1, 1, 3)),
+        KernelChoice("columns", (1, 4, 1)),
+        KernelChoice("bytes", (1, 1, 1)),
     ],
     ids=str,
 )
-def test_choices_that_do_not_fit_a_depthwise_one_are_not_used(choice: Choice) -> None:
+def test_choices_that_do_not_fit_a_depthwise_one_are_not_used(choice: KernelChoice) -> None:
     case = replace(CASE, group=40, c_group=1, o_group=1)
     assert_not_used(integers(case)[0], choice)
 
@@ -197,16 +197,16 @@ def test_choices_that_do_not_fit_a_depthwise_one_are_not_used(choice: Choice) ->
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice("plain", (1, 2, 1)),
-        Choice("bytes", None),
-        Choice("bytes", (1, 2, 1)),
-        Choice("words", (1, 1, 100)),
-        Choice("floats", (1, 1, 1)),
-        Choice("bytes", (1, 1, 1), True),
+        KernelChoice("plain", (1, 2, 1)),
+        KernelChoice("bytes", None),
+        KernelChoice("bytes", (1, 2, 1)),
+        KernelChoice("words", (1, 1, 100)),
+        KernelChoice("floats", (1, 1, 1)),
+        KernelChoice("bytes", (1, 1, 1), True),
     ],
     ids=str,
 )
-def test_choices_that_do_not_fit_a_product_are_not_used(choice: Choice) -> None:
+def test_choices_that_do_not_fit_a_product_are_not_used(choice: KernelChoice) -> None:
     x, y = tensor("x", (2, 9, 20), BYTE), tensor("y", (2, 20, 30), BYTE)
     assert_not_used(Graph((x, y), (("out", MatMul(name="m", x=x, y=y)),)), choice)
 
@@ -240,4 +240,4 @@ def test_choices_are_a_part_of_the_target_s_key_and_not_of_its_equality() -> Non
 def test_choices_are_read_as_they_were_written() -> None:
     (task,) = tasks(integers(CASE)[0], resolve(LEVELS[0]))
     for choice in task.choices:
-        assert Choice.of(choice.to_json()) == choice
+        assert KernelChoice.of(choice.to_json()) == choice

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quantglow.codegen.llvm.kernels.elementwise.elementwise import value_range
 from quantglow.codegen.llvm.kernels.elementwise.row_values import row_parts
-from quantglow.codegen.llvm.kernels.vector.loops import Axis
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
@@ -116,21 +116,21 @@ def test_ranges_follow_from_the_types(text: str, expected: tuple[float, float] |
 
 
 def test_rows_are_joined_until_they_fill_vectors() -> None:
-    axes = (Axis(16, (24, 24, 0)), Axis(24, (1, 1, 1)))
+    axes = (LoopAxis(16, (24, 24, 0)), LoopAxis(24, (1, 1, 1)))
     factor = call("float", arg(1))
     kept = row_parts(call("mul", call("float", arg(0)), factor), axes, (DType.U8, DType.U8), 64)
     assert (kept.parts, kept.repeats) == ((factor,), 8)
-    assert kept.axes == (Axis(2, (192, 192, 0, 0)), Axis(192, (1, 1, 1, 4)))
+    assert kept.axes == (LoopAxis(2, (192, 192, 0, 0)), LoopAxis(192, (1, 1, 1, 4)))
     assert kept.expression == call("mul", call("float", arg(0)), arg(2))
 
 
 def test_rows_with_gaps_are_not_joined() -> None:
-    axes = (Axis(16, (32, 24, 0)), Axis(24, (1, 1, 4)))
+    axes = (LoopAxis(16, (32, 24, 0)), LoopAxis(24, (1, 1, 4)))
     kept = row_parts(call("mul", arg(0), arg(1)), axes, (DType.F32, DType.F32), 64)
     assert (kept.parts, kept.axes) == ((), axes)
 
 
 def test_few_rows_keep_nothing() -> None:
-    axes = (Axis(2, (24, 24, 0)), Axis(24, (1, 1, 4)))
+    axes = (LoopAxis(2, (24, 24, 0)), LoopAxis(24, (1, 1, 4)))
     expression = call("mul", arg(0), call("add", arg(1), const(1)))
     assert not row_parts(expression, axes, (DType.F32, DType.F32), 64).parts

@@ -18,7 +18,7 @@ from quantglow.codegen.llvm.values import (
     I64,
     PTR,
     VOID,
-    Constant,
+    ConstantValue,
     Operand,
     Type,
     Value,
@@ -52,7 +52,7 @@ def _mask(lanes: tuple[int, ...]) -> Operand:
 
 
 @dataclass
-class Loop:
+class OpenLoop:
     """A loop under construction: its index and the values it carries."""
 
     label: str
@@ -203,7 +203,7 @@ class Builder:
 
     def constant(self, number: Operand | int) -> Value:
         """An operand, or a number, as an index."""
-        return number if isinstance(number, Value) else Constant.of(str(number), self.index)
+        return number if isinstance(number, Value) else ConstantValue.of(str(number), self.index)
 
     def add(self, a: Operand, b: Operand | int) -> Value:
         """Addition of indices; adding zero costs nothing."""
@@ -262,7 +262,7 @@ class Builder:
     def broadcast(self, lanes: int, element: Type, scalar: Operand) -> Value:
         """A scalar in every lane."""
         if lanes == 1:
-            return scalar if isinstance(scalar, Value) else Constant.of(scalar, element)
+            return scalar if isinstance(scalar, Value) else ConstantValue.of(scalar, element)
         kind = vector(lanes, element)
         first = self.insert(poison(kind), scalar, 0)
         mask = _first_lane(lanes)
@@ -294,7 +294,7 @@ class Builder:
 
     def _resized(self, source: Type, value: Operand, target: Type, extend: str) -> Value:
         if source == target:
-            return value if isinstance(value, Value) else Constant.of(value, target)
+            return value if isinstance(value, Value) else ConstantValue.of(value, target)
         return self.cast(extend if target.nbits > source.nbits else "trunc", source, value, target)
 
     # -- control
@@ -324,7 +324,7 @@ class Builder:
         self.do(f"br i1 {again}, label %{body}, label %{done}")
         self.start_block(done)
 
-    def begin_loop(self, count: int, carried: Sequence[Carried]) -> Loop:
+    def begin_loop(self, count: int, carried: Sequence[Carried]) -> OpenLoop:
         """``count`` > 0 iterations of a loop that carries values; close with ``end_loop``."""
         assert count > 0
         label = self.fresh("loop") + ".body"
@@ -336,9 +336,11 @@ class Builder:
         names = [self._value(kind) for kind in kinds]
         patch = len(self.lines)
         self.lines.append("")
-        return Loop(label, index, names, kinds, patch, str(count), entry, [v for _, v in carried])
+        return OpenLoop(
+            label, index, names, kinds, patch, str(count), entry, [v for _, v in carried]
+        )
 
-    def end_loop(self, loop: Loop, values: Sequence[Value]) -> list[Value]:
+    def end_loop(self, loop: OpenLoop, values: Sequence[Value]) -> list[Value]:
         """Close a loop; the values it carries after the last iteration."""
         following = self.add(loop.index, 1)
         self._set_phis(loop, following, values)
@@ -348,7 +350,7 @@ class Builder:
         self.start_block(done)
         return list(values)
 
-    def begin_while(self, count: Operand, carried: Sequence[Carried]) -> Loop:
+    def begin_while(self, count: Operand, carried: Sequence[Carried]) -> OpenLoop:
         """``count`` iterations, perhaps none; close with ``end_while``."""
         label = self.fresh("loop")
         entry = self.block
@@ -362,28 +364,28 @@ class Builder:
         more = self.compare("slt", self.index, index, count)
         self.do(f"br i1 {more}, label %{label}.body, label %{label}.done")
         self.start_block(f"{label}.body")
-        return Loop(label, index, names, kinds, patch, count, entry, [v for _, v in carried])
+        return OpenLoop(label, index, names, kinds, patch, count, entry, [v for _, v in carried])
 
-    def end_while(self, loop: Loop, values: Sequence[Value]) -> list[Value]:
+    def end_while(self, loop: OpenLoop, values: Sequence[Value]) -> list[Value]:
         """Close the loop; the values it carries after the last iteration."""
         self._set_phis(loop, self.add(loop.index, 1), values)
         self.do(f"br label %{loop.label}.head")
         self.start_block(f"{loop.label}.done")
         return loop.carried
 
-    def begin_times(self, count: int, carried: Sequence[Carried]) -> Loop:
+    def begin_times(self, count: int, carried: Sequence[Carried]) -> OpenLoop:
         """``count`` iterations: > 0, or perhaps none if free; close with ``end_times``."""
         if is_free(count):
             return self.begin_while(str(count), carried)
         return self.begin_loop(count, carried)
 
-    def end_times(self, loop: Loop, count: int, values: Sequence[Value]) -> list[Value]:
+    def end_times(self, loop: OpenLoop, count: int, values: Sequence[Value]) -> list[Value]:
         """Close the loop; the values it carries after the last iteration."""
         if is_free(count):
             return self.end_while(loop, values)
         return self.end_loop(loop, values)
 
-    def _set_phis(self, loop: Loop, following: Value, values: Sequence[Operand]) -> None:
+    def _set_phis(self, loop: OpenLoop, following: Value, values: Sequence[Operand]) -> None:
         """Phis of the values that a loop carries: from before it, and from the end of its body."""
         last = f"[ {following}, %{self.block} ]"
         phis = [f"  {loop.index} = phi {self.index} [ 0, %{loop.entry} ], {last}"]

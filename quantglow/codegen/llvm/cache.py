@@ -70,7 +70,7 @@ class ObjectCache:
         except OSError as error:
             unused(error)
             return None
-        code = unsealed(symbol, entry)
+        code = unseal(symbol, entry)
         if code is None:
             debug.log(2, f"kernel cache: {symbol} is damaged and removed")
             self._remove(symbol)
@@ -97,7 +97,7 @@ class ObjectCache:
         """Keep an object; a full or read-only disk is no error."""
         if self.folder is None:
             return
-        entry = sealed(symbol, code)
+        entry = seal(symbol, code)
         try:
             PrivateFolder(self.folder).write(symbol + SUFFIX, entry)
             self._unchecked_nbytes += len(entry)
@@ -158,12 +158,12 @@ def unused(error: OSError) -> None:
         debug.log(1 if isinstance(error, PermissionError) else 2, f"cache: {error}")
 
 
-def sealed(symbol: str, code: bytes) -> bytes:
+def seal(symbol: str, code: bytes) -> bytes:
     """The content of an entry."""
     return MAGIC + _digest(symbol, code) + code
 
 
-def unsealed(symbol: str, entry: bytes) -> bytes | None:
+def unseal(symbol: str, entry: bytes) -> bytes | None:
     """The object in an entry, or None if a byte of it differs from what was written."""
     start = len(MAGIC) + hashlib.sha256().digest_size
     code = memoryview(entry)[start:]
@@ -193,7 +193,7 @@ def cache_folder(kind: str) -> Path | None:
         return None
 
 
-class Carried:
+class CarriedObjects:
     """Entries of one file, by their names."""
 
     def __init__(self, entries: Mapping[str, Data]) -> None:
@@ -205,7 +205,7 @@ class Carried:
         self.entries.pop(name, None)
 
 
-_carried = Alive[Carried]()
+_carried = Alive[CarriedObjects]()
 
 
 def carried_entry(name: str) -> Data | None:

@@ -73,21 +73,21 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
     return time.perf_counter() - start
 
 
-def facts_of(call: EmittedCall) -> CallFacts:
+def call_facts(call: EmittedCall) -> CallFacts:
     """The figures of a call, at likely sizes where they are free."""
     step = call.step
     return CallFacts(
-        name=name_of(step),
+        name=call_name(step),
         op=step.mnemonic,
         label=call.kernel.label,
         work=float(likely(call.work)),
-        macs=int(likely(macs_in(step))),
+        macs=int(likely(_macs_in(step))),
         nbytes=int(likely(_nbytes(call))),
         is_integer=not any(v.type.dtype.is_float for v in (step.ins or step.inouts)[:1]),
     )
 
 
-def name_of(step: Instruction) -> str:
+def call_name(step: Instruction) -> str:
     """The name of the value that an instruction computes."""
     match step:
         case Compute(op=op):
@@ -97,13 +97,13 @@ def name_of(step: Instruction) -> str:
     return (*step.outs, *step.inouts)[0].buffer.name
 
 
-def macs_in(step: Instruction) -> int:
+def _macs_in(step: Instruction) -> int:
     """Multiply-accumulates of an instruction; of a loop that ends by a condition, of one trip."""
     match step:
         case Compute(op=op):
             return count_macs(op)
         case Repeat(trips=trips, condition=condition):
-            return (trips if condition is None else 1) * sum(map(macs_in, step.steps))
+            return (trips if condition is None else 1) * sum(map(_macs_in, step.steps))
     return 0
 
 

@@ -26,7 +26,7 @@ _engines: list[llvm.ExecutionEngine] = []
 
 
 @cache
-def initialize() -> None:
+def _initialize() -> None:
     """Set LLVM up for this processor, once in a process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -47,7 +47,7 @@ def set_option(option: str) -> None:
 
 def detect_host() -> Host:
     """This processor, as LLVM sees it."""
-    initialize()
+    _initialize()
     features = llvm.get_host_cpu_features()
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
 
@@ -59,7 +59,7 @@ def target_machine(target: Target) -> llvm.TargetMachine:
 
 def code_generator(triple: str, cpu: str, features: str, settings: Settings) -> llvm.TargetMachine:
     """LLVM's code generator in its own words."""
-    initialize()
+    _initialize()
     try:
         backend = llvm.Target.from_triple(triple)
     except RuntimeError:
@@ -92,7 +92,7 @@ def compiled(target: Target, text: str) -> bytes:
     Several threads may compile at once.
     """
     debug.log(debug.KERNELS, text)
-    generator, module = _generators.of(target), parsed(target, text)
+    generator, module = _generators.of(target), _parse_module(target, text)
     if debug.level() >= 4:
         debug.log(4, generator.emit_assembly(module))
     return object_of(generator, module)
@@ -100,10 +100,10 @@ def compiled(target: Target, text: str) -> bytes:
 
 def assembly(target: Target, text: str) -> str:
     """Assembly of a module, which may be that of another processor.  Raises ``BackendError``."""
-    return str(_generators.of(target).emit_assembly(parsed(target, text)))
+    return str(_generators.of(target).emit_assembly(_parse_module(target, text)))
 
 
-def parsed(target: Target, text: str) -> llvm.ModuleRef:
+def _parse_module(target: Target, text: str) -> llvm.ModuleRef:
     """A module for a target.  Raises ``BackendError`` with the text when LLVM refuses it."""
     try:
         module: llvm.ModuleRef = llvm.parse_assembly(target.isa.legal(text), llvm.create_context())
@@ -115,7 +115,7 @@ def parsed(target: Target, text: str) -> llvm.ModuleRef:
     return module
 
 
-def joined(texts: Sequence[str]) -> llvm.ModuleRef:
+def join_modules(texts: Sequence[str]) -> llvm.ModuleRef:
     """One module with all that some texts define.  Raises ``RuntimeError`` for damaged texts."""
     context = llvm.create_context()
     module: llvm.ModuleRef = llvm.parse_assembly(texts[0], context)

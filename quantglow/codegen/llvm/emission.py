@@ -18,23 +18,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Extent, Place, Pointer
+from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion, Pointer, PointerExtent
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, step_parts
 from quantglow.codegen.llvm.kernels import emit
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP
 from quantglow.codegen.llvm.values import I64
-from quantglow.ir.program.program import (
-    Alloc,
-    Buffer,
-    BufferKind,
-    Compute,
-    Dealloc,
-    Instruction,
-    Program,
-    Repeat,
-    View,
-)
+from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Compute, Dealloc, Instruction, Program, Repeat, View
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import is_free, likely, size
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
@@ -53,17 +43,13 @@ INTEGER = re.compile(r"\bi(?:32|64)\b")
 """The type of an operand, which stands before it."""
 
 
-def emit_program(
-    program: Program, plan: MemoryPlan, target: Target, hold: Hold = np.ascontiguousarray
-) -> EmittedProgram:
+def emit_program(program: Program, plan: MemoryPlan, target: Target, hold: Hold = np.ascontiguousarray) -> EmittedProgram:
     """Emit every kernel of a planned program; ``hold`` is given each constant once."""
     layout = _Layout(program, plan, hold)
     return layout.emitted(target, plan.peak_nbytes)
 
 
-def emit_free_program(
-    program: Program, order: OrderedPlan, target: Target, guards: Guards, hold: Hold
-) -> EmittedProgram:
+def emit_free_program(program: Program, order: OrderedPlan, target: Target, guards: Guards, hold: Hold) -> EmittedProgram:
     """Emit every kernel of a program whose sizes depend on free dimensions: its kernels take them
     as operands, and ``guards`` has the conditions on which the program serves a shape.
     """
@@ -90,11 +76,11 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
         return f"{name}.wide" if is_wide else name
 
     substituted = SIZE_IN_TEXT.sub(operand, body)
-    loads = (loaded(name, first + number, index) for number, name in enumerate(names.values()))
+    loads = (_load_size(name, first + number, index) for number, name in enumerate(names.values()))
     return "".join([text[:begin], *loads, substituted]), list(names)
 
 
-def free_numbers(step: Instruction) -> tuple[bool, ...]:
+def _free_numbers(step: Instruction) -> tuple[bool, ...]:
     """Whether each number of the shapes and places of an instruction is free."""
     places = [(*view.type.shape, *view.strides, view.offset) for view in step.views]
     if isinstance(step, Compute):
@@ -102,14 +88,11 @@ def free_numbers(step: Instruction) -> tuple[bool, ...]:
     return tuple(is_free(number) for place in places for number in place)
 
 
-def loaded(name: str, position: int, index: str) -> str:
+def _load_size(name: str, position: int, index: str) -> str:
     """Instructions that load a size, an int64 among the arguments of a kernel."""
     wide = name if index == I64 else f"{name}.wide"
     narrowed = "" if index == I64 else f"  {name} = trunc i64 {wide} to {index}\n"
-    return (
-        f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * position}\n"
-        f"  {wide} = load i64, ptr {name}.at, align 8\n{narrowed}"
-    )
+    return f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * position}\n  {wide} = load i64, ptr {name}.at, align 8\n{narrowed}"
 
 
 def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
@@ -118,11 +101,11 @@ def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction
     while waiting:
         step = waiting.pop()
         waiting.extend(reversed(step.steps))
-        if not isinstance(step, Repeat) and (call := call_of(step, target)) is not None:
+        if not isinstance(step, Repeat) and (call := _emit_call(step, target)) is not None:
             yield step, call
 
 
-def call_of(step: Instruction, target: Target) -> KernelCall | None:
+def _emit_call(step: Instruction, target: Target) -> KernelCall | None:
     """The kernel of an instruction that is no loop, None where there is nothing to do."""
     if isinstance(step, Alloc | Dealloc):
         return None
@@ -143,10 +126,7 @@ class _Layout:
     _ends: dict[Buffer, Pointer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for place, ports in (
-            (Place.INPUT, self.program.inputs),
-            (Place.OUTPUT, self.program.outputs),
-        ):
+        for place, ports in ((MemoryRegion.INPUT, self.program.inputs), (MemoryRegion.OUTPUT, self.program.outputs)):
             for index, (_, view) in enumerate(ports):
                 self._ends[view.buffer] = Pointer(place, index)
 
@@ -155,14 +135,14 @@ class _Layout:
         calls = list(self.calls(self.program.instructions, target))
         ends = (tuple(self.program.inputs), tuple(self.program.outputs))
         constants = tuple(self.constants)
-        return EmittedProgram(target, with_rows(calls), len(calls), constants, arena_nbytes, *ends)
+        return EmittedProgram(target, _with_rows(calls), len(calls), constants, arena_nbytes, *ends)
 
     def calls(self, steps: Iterable[Instruction], target: Target) -> Iterator[EmittedCall]:
         """The calls of instructions, with places."""
         for step in steps:
             if isinstance(step, Repeat):
                 yield self.loop(step, target)
-            elif (call := call_of(step, target)) is not None:
+            elif (call := _emit_call(step, target)) is not None:
                 yield self.placed(step, call)
 
     def loop(self, step: Repeat, target: Target) -> EmittedCall:
@@ -171,36 +151,36 @@ class _Layout:
         for inner in step.body:
             if isinstance(inner, Repeat):
                 body.append(self.loop(inner, target))
-            elif (call := call_of(inner, target)) is not None:
+            elif (call := _emit_call(inner, target)) is not None:
                 views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
                 body.append(self.placed(inner, call, step.trips))
-        condition = Pointer(Place.SIZE) if step.condition is None else self._pointer(step.condition)
-        return loop_call(step, body, moving, condition)
+        condition = Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
+        return _loop_call(step, body, moving, condition)
 
     def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
         """The call with places instead of views and arrays; ``trips``: of the loop around it."""
         pointers = [self._pointer(pointer, trips) for pointer in call.pointers]
         if call.checked:
-            pointers.append(Pointer(Place.CHECK, self.checks, 8 * self.checks))
+            pointers.append(Pointer(MemoryRegion.CHECK, self.checks, 8 * self.checks))
             self.checks += 1
         nbytes = sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
         return EmittedCall(step, replace(call, pointers=()), tuple(pointers), nbytes)
 
     def _pointer(self, pointer: View | Array, trips: int = 1) -> Pointer:
         if not isinstance(pointer, View):
-            extent = Extent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
-            return Pointer(Place.CONSTANT, self._kept(pointer), extent=extent)
+            extent = PointerExtent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
+            return Pointer(MemoryRegion.CONSTANT, self._kept(pointer), extent=extent)
         return replace(self._place(pointer), extent=self._extent(pointer, trips))
 
-    def _extent(self, view: View, trips: int) -> Extent:
+    def _extent(self, view: View, trips: int) -> PointerExtent:
         """The elements of a view in all trips of a loop."""
         shape, strides = view.shape, view.strides
         if view.advance:
             shape, strides = (trips, *shape), (view.advance, *strides)
         size = view.type.dtype.nbytes
-        return Extent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
+        return PointerExtent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
 
     def _begin(self, buffer: Buffer) -> int:
         """Bytes of a buffer from the beginning of its place."""
@@ -217,10 +197,10 @@ class _Layout:
             return replace(self._ends[buffer], offset_bytes=pointer.offset_bytes)
         if buffer not in self._constant_of:
             self._constant_of[buffer] = self._kept(buffer.value)
-        return Pointer(Place.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
+        return Pointer(MemoryRegion.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
 
     def _in_arena(self, view: View) -> Pointer:
-        return Pointer(Place.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
+        return Pointer(MemoryRegion.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
 
     def _kept(self, array: Array) -> int:
         self.constants.append(self.hold(array))
@@ -240,7 +220,7 @@ class _FreeLayout(_Layout):
         emitted = super().placed(step, call, trips)
         text, names = self._text(step, call, len(emitted.pointers))
         sizes = (size(self.guards.names[name], self.guards) for name in names)
-        pointers = (*emitted.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
+        pointers = (*emitted.pointers, *(Pointer(MemoryRegion.SIZE, 0, size) for size in sizes))
         return replace(emitted, kernel=replace(emitted.kernel, code=text), pointers=pointers)
 
     def _text(self, step: Instruction, call: KernelCall, first: int) -> tuple[str, list[str]]:
@@ -252,7 +232,7 @@ class _FreeLayout(_Layout):
         """
         if call.facts is None:
             return with_operands(call.ir, first, self.index)
-        key = (first, free_numbers(step), *step_parts(step, call.facts, {}))
+        key = (first, _free_numbers(step), *step_parts(step, call.facts, {}))
         operands = self._texts.get(key)
         if operands is None:
             operands = self._texts[key] = with_operands(call.ir, first, self.index)
@@ -264,26 +244,14 @@ class _FreeLayout(_Layout):
 
     def _in_arena(self, view: View) -> Pointer:
         assert isinstance(self.plan, OrderedPlan)
-        return Pointer(Place.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
+        return Pointer(MemoryRegion.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
 
 
-def loop_call(
-    step: Repeat, body: Sequence[EmittedCall], moving: Sequence[Moving], condition: Pointer
-) -> EmittedCall:
-    """The row of a loop; ``with_rows`` will say where its body and the moving pointers lie."""
-    words = [
-        Pointer(Place.SIZE, 0, step.trips),
-        Pointer(Place.ROW),
-        Pointer(Place.SIZE, 0, len(body)),
-        Pointer(Place.SIZE, 0, len(moving)),
-        condition,
-    ]
+def _loop_call(step: Repeat, body: Sequence[EmittedCall], moving: Sequence[Moving], condition: Pointer) -> EmittedCall:
+    """The row of a loop; ``_with_rows`` will say where its body and the moving pointers lie."""
+    words = [Pointer(MemoryRegion.SIZE, 0, step.trips), Pointer(MemoryRegion.ROW), Pointer(MemoryRegion.SIZE, 0, len(body)), Pointer(MemoryRegion.SIZE, 0, len(moving)), condition]
     for call, number, nbytes in moving:
-        words += [
-            body[call].pointers[number],
-            Pointer(Place.SIZE, 0, nbytes),
-            Pointer(Place.ARGUMENT, call, 8 * number),
-        ]
+        words += [body[call].pointers[number], Pointer(MemoryRegion.SIZE, 0, nbytes), Pointer(MemoryRegion.ARGUMENT, call, 8 * number)]
     trips = likely(step.trips) if step.condition is None else 1
     work = trips * sum(call.work for call in body)
     kernel = KernelCall(LOOP, (), items=1, work=work, label="loop", facts="")
@@ -291,7 +259,7 @@ def loop_call(
     return EmittedCall(step, kernel, tuple(words), nbytes, tuple(body))
 
 
-def with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
+def _with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
     """The rows of a table: calls, then those in bodies, with the places of all of them known."""
     rows = list(calls)
     bodies: dict[int, int] = {}
@@ -300,22 +268,17 @@ def with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
             bodies[number] = len(rows)
             rows += call.body
     first = list(accumulate((len(call.pointers) for call in rows), initial=0))
-    return tuple(
-        replace(call, pointers=tuple(_placed(call.pointers, bodies[number], first)))
-        if number in bodies
-        else call
-        for number, call in enumerate(rows)
-    )
+    return tuple(replace(call, pointers=tuple(_place_pointers(call.pointers, bodies[number], first))) if number in bodies else call for number, call in enumerate(rows))
 
 
-def _placed(pointers: Sequence[Pointer], row: int, first: Sequence[int]) -> Iterator[Pointer]:
+def _place_pointers(pointers: Sequence[Pointer], row: int, first: Sequence[int]) -> Iterator[Pointer]:
     """The pointers of a loop whose body begins at ``row``; ``first``: positions of the first
     pointers of rows."""
     for pointer in pointers:
-        if pointer.place is Place.ROW:
-            yield Pointer(Place.ROW, 0, ENTRY_NBYTES * row)
-        elif pointer.place is Place.ARGUMENT:
+        if pointer.place is MemoryRegion.ROW:
+            yield Pointer(MemoryRegion.ROW, 0, ENTRY_NBYTES * row)
+        elif pointer.place is MemoryRegion.ARGUMENT:
             position = 8 * first[row + pointer.index] + pointer.offset_bytes
-            yield Pointer(Place.ARGUMENT, 0, position)
+            yield Pointer(MemoryRegion.ARGUMENT, 0, position)
         else:
             yield pointer

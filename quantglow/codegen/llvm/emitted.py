@@ -22,7 +22,7 @@ CALL_WORK = 1000.0
 """Work in the time (some 4 nanoseconds) that a call takes besides its own."""
 
 
-class Place(Enum):
+class MemoryRegion(Enum):
     """The memory that a pointer leads to."""
 
     ARENA = "arena"
@@ -40,7 +40,7 @@ class Place(Enum):
 
 
 @dataclass(frozen=True)
-class Extent:
+class PointerExtent:
     """The elements that lie behind a pointer, and the buffer that they have to lie in.
 
     shape, strides  in elements; the trips of a loop that moves the pointer are an axis, too
@@ -62,10 +62,10 @@ class Pointer:
     a place; ``index`` says which constant, input, output, check or (in a program for all shapes)
     buffer of the arena.  ``extent``: of the operand behind it, for the check of plans."""
 
-    place: Place
+    place: MemoryRegion
     index: int = 0
     offset_bytes: int = 0
-    extent: Extent | None = field(default=None, compare=False, repr=False)
+    extent: PointerExtent | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

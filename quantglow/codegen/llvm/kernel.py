@@ -113,7 +113,7 @@ def call_names(
     """The names of the calls that ``steps`` became; None where the source of quantglow cannot be
     read.
     """
-    source = source_digest()
+    source = _source_digest()
     if source is None:
         return None
     base = hashlib.sha256(source)
@@ -129,7 +129,7 @@ def call_names(
     return names
 
 
-def task_of(step: Instruction, target: Target) -> str:
+def task_name(step: Instruction, target: Target) -> str:
     """The name of the work of an instruction on a target: a hash of types, strides and attributes,
     without values, scales or versions, so that it stays when quantglow changes."""
     digest = hashlib.sha256()
@@ -159,24 +159,24 @@ def step_parts(
         order[buffer] = number
         yield f"{number} {buffer.kind} {buffer.nbytes}"
         if buffer.value is not None and every:
-            yield array_digest(buffer.value, digests)
+            yield _array_digest(buffer.value, digests)
     for view in step.views:
         yield f"{order[view.buffer]} {view.strides} {view.offset}"
-        yield from type_parts(view.type, every)
+        yield from _type_parts(view.type, every)
     if not isinstance(step, Compute):
         yield encode(tuple(step.attributes.items()))
         return
     yield step.op.op
     yield encode(tuple((k, v) for k, v in step.op.attributes().items() if every or k != "out"))
-    yield from type_parts(step.op.type, every)
+    yield from _type_parts(step.op.type, every)
     yield from step.labels
     for operand in step.op.operands:
-        yield from type_parts(operand.type, every)
+        yield from _type_parts(operand.type, every)
         if isinstance(operand, Constant) and every:
-            yield array_digest(operand.value, digests)
+            yield _array_digest(operand.value, digests)
 
 
-def type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
+def _type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
     """A type, with its scales and zero points if ``every`` part counts; those of channels are
     faster as bytes than as text.
     """
@@ -188,7 +188,7 @@ def type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
         yield np.asarray(kind.quant.zero_points, "<i4").tobytes()
 
 
-def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
+def _array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
     """The ``content_key`` of an array, made once."""
     digest = digests.get(id(array))
     if digest is None:
@@ -198,12 +198,12 @@ def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
 
 def code_versions() -> tuple[bytes | str, ...] | None:
     """The versions of all that makes code; None where the source of this package is unknown."""
-    source = source_digest()
+    source = _source_digest()
     return None if source is None else (source, llvmlite.__version__, np.__version__)
 
 
 @cache
-def source_digest() -> bytes | None:
+def _source_digest() -> bytes | None:
     """Digest of the source of this package; None if it is not a folder of files."""
     folder = Path(quantglow.__file__).parent
     digest = hashlib.sha256()

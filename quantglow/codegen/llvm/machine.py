@@ -61,14 +61,14 @@ def host() -> Host:
     """This processor."""
     folder, key = cache_folder("hosts"), identity()
     if key is None:
-        return _detected()
-    if (brought := carried_entry(entry_name(key))) is not None and (host_facts := read(brought)):
+        return _detect()
+    if (brought := carried_entry(_entry_name(key))) is not None and (host_facts := read(brought)):
         return host_facts
     if folder is None:
-        return _detected()
-    host_facts = remembered(folder, key)
+        return _detect()
+    host_facts = recall(folder, key)
     if host_facts is None:
-        host_facts = _detected()
+        host_facts = _detect()
         remember(folder, key, host_facts)
     return host_facts
 
@@ -77,10 +77,10 @@ def host_entry() -> dict[str, bytes]:
     """The entry that tells a process on an equal processor what LLVM would; none if that is
     unknown."""
     key = identity()
-    return {} if key is None else {entry_name(key): text_of(host())}
+    return {} if key is None else {_entry_name(key): text_of(host())}
 
 
-def entry_name(key: str) -> str:
+def _entry_name(key: str) -> str:
     return f"host_{key}"
 
 
@@ -101,7 +101,7 @@ def identity() -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def remembered(folder: Path, key: str) -> Host | None:
+def recall(folder: Path, key: str) -> Host | None:
     """The host that ``remember`` wrote, or None."""
     try:
         content, _ = PrivateFolder(folder).read(key + SUFFIX)
@@ -129,7 +129,7 @@ def remember(folder: Path, key: str, host: Host) -> None:
         unused(error)
 
 
-def _detected() -> Host:
+def _detect() -> Host:
     # Only here: see the module's first lines.
     from quantglow.codegen.llvm.compiler import detect_host
 
@@ -166,7 +166,7 @@ def _caches() -> dict[str, str]:
 def machine_identity() -> str | None:
     """A hash of the facts that name this machine; None where the system does not say them."""
     facts = machine()
-    return None if facts is None else hash_of(facts)[:32]
+    return None if facts is None else short_hash(facts)[:32]
 
 
 def measured_core(level: str) -> Core | None:
@@ -193,12 +193,12 @@ def _core_in(content: bytes, level: str) -> Core | None:
     """The core of a file for a level.  Raises one of ``DAMAGED``."""
     data = json.loads(content)
     digest = data.pop("sha256")
-    if data["format"] != FORMAT or digest != hash_of(data):
+    if data["format"] != FORMAT or digest != short_hash(data):
         raise ValueError("it is damaged, or of another version")
     if data["machine"] != machine():
         raise ValueError("it is of another machine")
     entry = data["cores"].get(level)
-    return None if entry is None else core_of(entry)
+    return None if entry is None else parse_core(entry)
 
 
 def keep_core(level: str, core: Core, facts: Mapping[str, Any]) -> Path | None:
@@ -211,7 +211,7 @@ def keep_core(level: str, core: Core, facts: Mapping[str, Any]) -> Path | None:
     cores = _cores(folder, identity)
     cores[level] = {**core_to_json(core), "facts": dict(facts)}
     data = {"format": FORMAT, "machine": machine(), "cores": cores}
-    text = json.dumps({**data, "sha256": hash_of(data)}, indent=1)
+    text = json.dumps({**data, "sha256": short_hash(data)}, indent=1)
     PrivateFolder(folder).write(identity + SUFFIX, text.encode())
     return folder / (identity + SUFFIX)
 
@@ -247,7 +247,7 @@ def core_to_json(core: Core) -> dict[str, Any]:
     return {**fields, "issue": None if math.isinf(core.issue) else core.issue}
 
 
-def core_of(data: Mapping[str, Any]) -> Core:
+def parse_core(data: Mapping[str, Any]) -> Core:
     """The core of such costs.  Raises ``ValueError``, ``KeyError`` or ``TypeError``."""
     values: dict[str, Any] = {field.name: data[field.name] for field in fields(Core)}
     for name, value in values.items():
@@ -269,6 +269,6 @@ def _cycles(name: str, value: Any) -> float:
     return float(value)
 
 
-def hash_of(data: Mapping[str, Any]) -> str:
+def short_hash(data: Mapping[str, Any]) -> str:
     """SHA-256 of facts."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

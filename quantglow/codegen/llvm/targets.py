@@ -10,19 +10,19 @@ from quantglow.codegen.llvm.isa.aarch64 import instructions as aarch64
 from quantglow.codegen.llvm.isa.cortex_m import instructions as cortex_m
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.isa.target import (
-    Choice,
     Detection,
-    Family,
     Host,
     Level,
+    LevelChoice,
     Target,
+    TargetFamily,
     never_refused,
 )
 from quantglow.codegen.llvm.isa.x86 import levels as x86
 from quantglow.codegen.llvm.machine import host, measured_core
 from quantglow.support.errors import BackendError
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[TargetFamily, ...] = (
     x86.FAMILY,
     aarch64.FAMILY,
     riscv.FAMILY,
@@ -38,14 +38,14 @@ KNOWN_CORES: tuple[Core, ...] = (Core(), x86.ICE_LAKE, aarch64.CORE)
 ALL = ":all"
 """End of the name of all levels of a processor."""
 
-_LEVELS: dict[str, tuple[Family, Level]] = {
+_LEVELS: dict[str, tuple[TargetFamily, Level]] = {
     level.name: (family, level) for family in FAMILIES for level in family.levels
 }
 
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """Names of all levels, best first."""
 
-_CHOICES: dict[str, tuple[Family, Detection]] = {
+_CHOICES: dict[str, tuple[TargetFamily, Detection]] = {
     family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
     for family in FAMILIES
     if family.detection and any(level.refusal is never_refused for level in family.levels)
@@ -55,7 +55,7 @@ CHOICES: tuple[str, ...] = tuple(_CHOICES)
 """Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
 
 
-def this_processor() -> Host:
+def _this_processor() -> Host:
     """This processor, with all that its family finds out about it."""
     processor = host()
     for family in FAMILIES:
@@ -67,7 +67,7 @@ def this_processor() -> Host:
 def runs_here(level: str) -> bool:
     """Whether code of a level can run on this processor, in this process."""
     family, details = _LEVELS[level]
-    return not family.obstacle(details, this_processor())
+    return not family.obstacle(details, _this_processor())
 
 
 @cache
@@ -79,7 +79,7 @@ def resolve(name: str) -> Target:
     if name == "native":
         return _native()
     family, level = _level(name)
-    if obstacle := family.obstacle(level, this_processor()):
+    if obstacle := family.obstacle(level, _this_processor()):
         raise BackendError(
             f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
         )
@@ -92,7 +92,7 @@ def level_target(name: str) -> Target:
     return family.target(level, family.triple or host().triple)
 
 
-def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
+def level_choice(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
     """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
     levels that an operating system has to permit are left out.  Raises ``BackendError``.
     """
@@ -103,10 +103,10 @@ def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
     family, detection = _CHOICES[name]
     levels = [level for level in family.levels if level.refusal is never_refused]
     targets = tuple(family.target(level, family.triple) for level in levels)
-    return targets, Choice(detection, tuple(level.needs for level in levels))
+    return targets, LevelChoice(detection, tuple(level.needs for level in levels))
 
 
-def _level(name: str) -> tuple[Family, Level]:
+def _level(name: str) -> tuple[TargetFamily, Level]:
     if name not in _LEVELS:
         raise BackendError(
             f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(LEVELS)}; any "
@@ -118,7 +118,7 @@ def _level(name: str) -> tuple[Family, Level]:
 def _native() -> Target:
     """The best level that runs here, made for exactly this processor, with the costs of its core as
     measured here, or else as listed."""
-    this = this_processor()
+    this = _this_processor()
     name = next(name for name in LEVELS if runs_here(name))
     family, level = _LEVELS[name]
     target = family.tuned(level, this)

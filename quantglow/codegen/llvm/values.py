@@ -17,7 +17,7 @@ import numpy as np
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 
-def _cached(function: AnyFunction) -> AnyFunction:
+def _cache(function: AnyFunction) -> AnyFunction:
     """``functools.cache``, of which type checkers see the parameters."""
     return cast(AnyFunction, cache(function))
 
@@ -63,7 +63,7 @@ class Value(str):
         return value
 
 
-class Constant(Value):
+class ConstantValue(Value):
     """A value that LLVM knows: no instruction computes it."""
 
     __slots__ = ()
@@ -88,8 +88,8 @@ DOUBLE = _scalar("double", 64, is_float=True)
 _OF_BITS = {kind.nbits: kind for kind in (I8, I16, I32, I64)}
 PTR, VOID = _scalar("ptr"), _scalar("void")
 
-TRUE = Constant.of("true", I1)
-ABSENT = Constant.of("", VOID)
+TRUE = ConstantValue.of("true", I1)
+ABSENT = ConstantValue.of("", VOID)
 """Stands for an operand that a kernel has not; it is false."""
 
 
@@ -98,13 +98,13 @@ def bits_type(nbits: int) -> Type:
     return _OF_BITS[nbits]
 
 
-@_cached
+@_cache
 def vector(lanes: int, element: Type) -> Type:
     """The type of ``lanes`` elements; the element itself for one lane."""
     return element if lanes == 1 else proper_vector(lanes, element)
 
 
-@_cached
+@_cache
 def proper_vector(lanes: int, element: Type) -> Type:
     """A vector, even of one lane."""
     kind = Type(f"<{lanes} x {element}>")
@@ -118,35 +118,35 @@ def proper_vector(lanes: int, element: Type) -> Type:
 def f32(value: float) -> Value:
     """A float32 literal: LLVM wants the bits of the equal double."""
     bits = struct.unpack("<Q", struct.pack("<d", float(np.float32(value))))[0]
-    return Constant.of(f"0x{bits:016X}", FLOAT)
+    return ConstantValue.of(f"0x{bits:016X}", FLOAT)
 
 
 def integer(number: int, kind: Type = I32) -> Value:
     """An integer literal."""
-    return Constant.of(str(number), kind)
+    return ConstantValue.of(str(number), kind)
 
 
 def lanes_of_bits(bits: Iterable[bool]) -> Value:
     """A truth value for each lane."""
     texts = [f"i1 {int(bit)}" for bit in bits]
-    return Constant.of(f"<{', '.join(texts)}>", vector(len(texts), I1))
+    return ConstantValue.of(f"<{', '.join(texts)}>", vector(len(texts), I1))
 
 
-@_cached
+@_cache
 def splat(kind: Type, literal: Operand) -> Value:
     """A literal in every lane of a type; the literal itself for scalars."""
     if kind.lanes == 1:
-        return Constant.of(literal, kind)
-    return Constant.of(f"splat ({kind.element} {literal})", kind)
+        return ConstantValue.of(literal, kind)
+    return ConstantValue.of(f"splat ({kind.element} {literal})", kind)
 
 
-@_cached
+@_cache
 def poison(kind: Type) -> Value:
     """A value that is nothing in particular, to insert elements into."""
-    return Constant.of("poison", kind)
+    return ConstantValue.of("poison", kind)
 
 
-@_cached
+@_cache
 def zero(kind: Type) -> Value:
     """Zero in every lane of a vector."""
-    return Constant.of("zeroinitializer", kind)
+    return ConstantValue.of("zeroinitializer", kind)

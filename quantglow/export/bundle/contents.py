@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
-from quantglow.codegen.llvm.isa.target import Choice, Target
+from quantglow.codegen.llvm.isa.target import LevelChoice, Target
 from quantglow.export.bundle.constants import Placement, per_tensor
 from quantglow.export.bundle.linking import Flash, measure_flash
 from quantglow.export.bundle.object_tables import ObjectFacts, object_facts
@@ -59,7 +59,7 @@ class BundleCode(Concise):
     """
 
     programs: tuple[EmittedProgram, ...]
-    choice: Choice | None = None
+    choice: LevelChoice | None = None
 
     @property
     def base(self) -> EmittedProgram:

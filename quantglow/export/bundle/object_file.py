@@ -145,7 +145,7 @@ def compile_here(
     compiler.set_option(REMARKS)
     compiler.initialize_all()
     generator = compiler.code_generator(triple, cpu, features, Settings(**settings))
-    module = compiler.joined([text.tobytes().decode() for text in texts])
+    module = compiler.join_modules([text.tobytes().decode() for text in texts])
     module.triple, module.data_layout = triple, str(generator.target_data)
     for function in module.functions:
         if not function.is_declaration and function.name not in public:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.call_profile import name_of
-from quantglow.codegen.llvm.emitted import EmittedProgram, Place, Pointer
+from quantglow.codegen.llvm.call_profile import call_name
+from quantglow.codegen.llvm.emitted import EmittedProgram, MemoryRegion, Pointer
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP_WORDS, MOVING_WORDS
 from quantglow.codegen.llvm.values import I1, I8, I32, I64, PTR, Operand, Value
 from quantglow.export.bundle.constants import Placement, Weights
@@ -122,15 +122,9 @@ class RunFunction(Concise):
     # -- memory of the caller
 
     @cached_property
-    def _ends(self) -> dict[Place, list[Value]]:
+    def _ends(self) -> dict[MemoryRegion, list[Value]]:
         """Addresses of inputs and outputs."""
-        return {
-            place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))]
-            for place, array, ports in (
-                (Place.INPUT, "%inputs", self.program.inputs),
-                (Place.OUTPUT, "%outputs", self.program.outputs),
-            )
-        }
+        return {place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))] for place, array, ports in ((MemoryRegion.INPUT, "%inputs", self.program.inputs), (MemoryRegion.OUTPUT, "%outputs", self.program.outputs))}
 
     def _element(self, array: Operand, index: int) -> Value:
         return self.b.emit(PTR, f"getelementptr ptr, ptr {array}, i64 {index}")
@@ -182,7 +176,7 @@ class RunFunction(Concise):
         b, row = self.b, self.program.rows[number]
         for position, pointer in enumerate(row.pointers):
             slot = b.at(ARGS, SLOT_NBYTES * position)
-            if pointer.place is Place.SIZE:
+            if pointer.place is MemoryRegion.SIZE:
                 b.store(I64, str(pointer.offset_bytes), slot, SLOT_NBYTES)
             else:
                 address = b.at(self._address(pointer), moved.get((number, position), 0))
@@ -190,7 +184,7 @@ class RunFunction(Concise):
         self._observe(0)
         self._call(number)
         self._observe(1)
-        self.labels.append(name_of(row.step))
+        self.labels.append(call_name(row.step))
 
     def _call(self, number: int) -> None:
         """Call a kernel whose arguments are set."""
@@ -207,14 +201,14 @@ class RunFunction(Concise):
     def _address(self, pointer: Pointer) -> Value:
         b = self.b
         match pointer.place:
-            case Place.ARENA:
+            case MemoryRegion.ARENA:
                 return b.at(ARENA, pointer.offset_bytes)
-            case Place.CHECK:
+            case MemoryRegion.CHECK:
                 return b.at(CHECKS, pointer.offset_bytes)
-            case Place.CONSTANT:
+            case MemoryRegion.CONSTANT:
                 first = self.weights.offset_bytes(pointer.index)
                 return b.at(self._weights, first + pointer.offset_bytes)
-            case Place.INPUT | Place.OUTPUT:
+            case MemoryRegion.INPUT | MemoryRegion.OUTPUT:
                 return b.at(self._ends[pointer.place][pointer.index], pointer.offset_bytes)
         raise AssertionError(f"{pointer.place} is no memory")
 
@@ -239,7 +233,7 @@ class RunFunction(Concise):
         more = b.compare("slt", I64, at, str(trips.offset_bytes))
         b.do(f"br i1 {more}, label %{label}.asked, label %{label}.done")
         b.start_block(f"{label}.asked")
-        if condition.place is not Place.SIZE:
+        if condition.place is not MemoryRegion.SIZE:
             b.do(f"br i1 {self._holds(condition)}, label %{label}.body, label %{label}.done")
             b.start_block(f"{label}.body")
         moved = {place: b.mul(at, nbytes) for place, nbytes in self._strides(pointers)}
@@ -305,10 +299,7 @@ class PartFunction(RunFunction):
             self.is_behind = True
             return
         self._catch_up()
-        first, end = (
-            self._border(Value.of("%part", I32), row.items),
-            self._border(self._next, row.items),
-        )
+        first, end = (self._border(Value.of("%part", I32), row.items), self._border(self._next, row.items))
         b.do(f"call void @{self.kernels[number]}(ptr %args, i64 {first}, i64 {end})")
         self._wait()
 
@@ -320,7 +311,7 @@ class PartFunction(RunFunction):
     def _holds(self, condition: Pointer) -> Value:
         """A thread must not change the condition before all have read it."""
         holds = super()._holds(condition)
-        if condition.place is not Place.SIZE:
+        if condition.place is not MemoryRegion.SIZE:
             self._wait()
         return holds
 

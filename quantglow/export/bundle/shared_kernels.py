@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
+from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion, Pointer
 from quantglow.codegen.llvm.isa.interface import Sharing
 from quantglow.support.arrays import Array
 
@@ -223,7 +223,7 @@ class CodeSizes:
         kernel = replace(row.kernel, code=text)
         if not operands:
             return replace(row, kernel=kernel)
-        at = Pointer(Place.CONSTANT, self.index, WORD_NBYTES * len(self.words))
+        at = Pointer(MemoryRegion.CONSTANT, self.index, WORD_NBYTES * len(self.words))
         self.words += operands
         return replace(row, kernel=kernel, pointers=(*row.pointers, at))
 

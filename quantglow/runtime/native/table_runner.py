@@ -7,7 +7,7 @@ that the system keeps from running holds nobody up.  An entry begins when all ch
 before are done.  Workers spin between inferences for a bounded time, then sleep.
 
 The code stands in ``codegen/llvm/scheduler``; names in angle brackets there are those of the
-target's ``Waiting`` and of the constants below.
+target's ``WaitInstructions`` and of the constants below.
 
 Claims carry the number of the inference (its epoch): a worker that comes late to an inference that
 is over finds other claims there and goes back to waiting.
@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.table_walk import CALL_OF_ENTRY, RUN_ALONE, fill, read_template
 from quantglow.runtime.jit.library import addresses
 
@@ -43,17 +43,8 @@ YIELD_AFTER = 4_000
 """Number of pauses between entries before the time slice is given away: threads may outnumber
 cores."""
 
-_WORDS = {
-    **{f"pool.{name}": offset for name, offset in POOL.items()},
-    "claim.words": CLAIM_WORDS,
-    "claim.nbytes": 8 * CLAIM_WORDS,
-    "serial": SERIAL,
-    "yield_after": YIELD_AFTER,
-    "entry": CALL_OF_ENTRY,
-}
-_DECLARATIONS, _SHARE, _RUN_SHARED, _WORK, _SHUT = (
-    read_template(name, _WORDS) for name in ("declarations", "share", "run_shared", "work", "shut")
-)
+_WORDS = {**{f"pool.{name}": offset for name, offset in POOL.items()}, "claim.words": CLAIM_WORDS, "claim.nbytes": 8 * CLAIM_WORDS, "serial": SERIAL, "yield_after": YIELD_AFTER, "entry": CALL_OF_ENTRY}
+_DECLARATIONS, _SHARE, _RUN_SHARED, _WORK, _SHUT = (read_template(name, _WORDS) for name in ("declarations", "share", "run_shared", "work", "shut"))
 
 
 @dataclass(frozen=True)
@@ -76,26 +67,16 @@ def entries(target: Target) -> Entries:
         (address,) = addresses(target, [texts[name]], name)
         return ctypes.CFUNCTYPE(None, *kinds)(address)
 
-    return Entries(
-        function("run_alone", pointer, word),
-        function("run_shared", pointer, pointer, word, word),
-        function("work", pointer, word, word, word),
-        function("shut", pointer),
-    )
+    return Entries(function("run_alone", pointer, word), function("run_shared", pointer, pointer, word, word), function("work", pointer, word, word, word), function("shut", pointer))
 
 
 def run_time_texts(target: Target) -> dict[str, str]:
     """The LLVM IR of the run-time system of a target, by the names of its functions."""
-    bodies = {
-        "run_alone": RUN_ALONE,
-        "run_shared": _SHARE + _RUN_SHARED,
-        "work": _SHARE + _WORK,
-        "shut": _SHUT,
-    }
+    bodies = {"run_alone": RUN_ALONE, "run_shared": _SHARE + _RUN_SHARED, "work": _SHARE + _WORK, "shut": _SHUT}
     waiting = target.waiting
     return {name: fill_waits(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 
 
-def fill_waits(text: str, waiting: Waiting) -> str:
+def fill_waits(text: str, waiting: WaitInstructions) -> str:
     """A text with the instructions that wait on a target."""
     return fill(text, {**asdict(waiting), "spin": round(SPIN_SECONDS * waiting.hertz)})

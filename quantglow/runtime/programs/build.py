@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantglow.codegen.llvm.cache import Carried
+from quantglow.codegen.llvm.cache import CarriedObjects
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.graph import Graph
@@ -100,7 +100,7 @@ class Compiler:
     num_threads: int = 1
     backends: tuple[Backend, ...] = ()
     schedule: str = FAST
-    carried: Carried | None = None
+    carried: CarriedObjects | None = None
     answers: AnswerLog | None = None
     is_checked: bool = False
 

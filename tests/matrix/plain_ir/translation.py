@@ -16,7 +16,7 @@ from quantglow.codegen.llvm.isa.aarch64.instructions import FAMILY as AARCH64
 from quantglow.codegen.llvm.isa.cortex_m.instructions import FAMILY as CORTEX_M
 from quantglow.codegen.llvm.isa.interface import InstructionSet
 from quantglow.codegen.llvm.isa.riscv import FAMILY as RISCV
-from quantglow.codegen.llvm.isa.target import Family, Target
+from quantglow.codegen.llvm.isa.target import Target, TargetFamily
 from quantglow.codegen.llvm.isa.wasm import FAMILY as WASM
 from quantglow.codegen.llvm.targets import level_target, resolve
 from quantglow.runtime.jit import library
@@ -25,7 +25,12 @@ from tests.matrix.plain_ir import aarch64, cortex_m, riscv, wasm
 SUFFIX = " in plain IR"
 THIS, PORTABLE = resolve("native"), resolve("portable")
 """Targets of this machine, before ``as_other`` replaces them."""
-FAMILIES: dict[str, Family] = {"arm": AARCH64, "cortex-m": CORTEX_M, "riscv": RISCV, "wasm": WASM}
+FAMILIES: dict[str, TargetFamily] = {
+    "arm": AARCH64,
+    "cortex-m": CORTEX_M,
+    "riscv": RISCV,
+    "wasm": WASM,
+}
 """Instruction sets whose meaning is written down."""
 MEANINGS = {
     f"{module.PREFIX}{name}": text

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quantglow.codegen.llvm.array_kernels.elements import mapped
+from quantglow.codegen.llvm.array_kernels.elements import map_function
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.compiler import assembly
 from quantglow.codegen.llvm.isa.cortex_m.instructions import with_ordered_comparisons
@@ -46,7 +46,7 @@ def test_no_comparison_with_a_number_holds_for_nan(predicate: str, other: str) -
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_function_has_a_comparison_that_holds_for_nan(name: str) -> None:
-    assert not HOLDS_FOR_NAN.search(assembly(TARGET, mapped(TARGET, FUNCTIONS[name].steps)))
+    assert not HOLDS_FOR_NAN.search(assembly(TARGET, map_function(TARGET, FUNCTIONS[name].steps)))
 
 
 def test_a_maximum_with_a_constant_is_no_operand_that_may_be_nan() -> None:
@@ -60,6 +60,6 @@ def test_a_maximum_with_a_constant_is_no_operand_that_may_be_nan() -> None:
 
 
 def test_llvm_still_needs_the_rewriting() -> None:
-    text = mapped(TARGET, call("exp", arg(0)))
+    text = map_function(TARGET, call("exp", arg(0)))
     plain = replace(TARGET, isa=level_target("portable").isa)
     assert HOLDS_FOR_NAN.search(assembly(plain, text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.codegen.llvm.emission import EmittedProgram, Place, emit_program
+from quantglow.codegen.llvm.emission import EmittedProgram, MemoryRegion, emit_program
 from quantglow.codegen.llvm.targets import LEVELS, level_target, resolve
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
@@ -43,10 +43,10 @@ def test_a_program_is_emitted_for_a_processor_that_is_not_here(level: str) -> No
 def test_pointers_stay_inside_of_their_places(level: str) -> None:
     program = emitted(level)
     sizes = {
-        Place.ARENA: [program.arena_nbytes],
-        Place.CONSTANT: [array.nbytes for array in program.constants],
-        Place.INPUT: [view.buffer.nbytes for _, view in program.inputs],
-        Place.OUTPUT: [view.buffer.nbytes for _, view in program.outputs],
+        MemoryRegion.ARENA: [program.arena_nbytes],
+        MemoryRegion.CONSTANT: [array.nbytes for array in program.constants],
+        MemoryRegion.INPUT: [view.buffer.nbytes for _, view in program.inputs],
+        MemoryRegion.OUTPUT: [view.buffer.nbytes for _, view in program.outputs],
     }
     actual = [pointer for call in program.calls for pointer in call.pointers]
     assert {pointer.place for pointer in actual} == sizes.keys()

@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.machine import Host
 
 def test_the_remembered_host_is_llvms(tmp_path: Path) -> None:
     host.remember(tmp_path, "a", detect_host())
-    assert host.remembered(tmp_path, "a") == detect_host() == host.host()
+    assert host.recall(tmp_path, "a") == detect_host() == host.host()
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_remembered_host_is_llvms(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_not_believed(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    assert host.remembered(tmp_path, "a") is None
+    assert host.recall(tmp_path, "a") is None
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from quantglow.codegen.llvm.cache import (
     PRUNE_EVERY_NBYTES,
     TOUCH_AFTER_SECONDS,
     ObjectCache,
-    sealed,
-    unsealed,
+    seal,
+    unseal,
     user_cache,
 )
 from quantglow.codegen.llvm.targets import resolve
@@ -106,7 +106,7 @@ def test_concurrent_processes_agree_and_leave_intact_entries(tmp_path: Path) -> 
     assert all(answer(process).endswith(str(RESULTS)) for process in processes)
     entries = list((tmp_path / "kernels").glob("*.o"))
     assert len(entries) == 6
-    assert all(unsealed(path.stem, path.read_bytes()) for path in entries)
+    assert all(unseal(path.stem, path.read_bytes()) for path in entries)
     assert answer(started(tmp_path)) == f"0 {RESULTS}"
 
 
@@ -138,7 +138,7 @@ def test_a_truncated_entry_is_rebuilt(tmp_path: Path, length: int) -> None:
 
 
 def test_an_entry_under_another_name_is_refused() -> None:
-    assert unsealed("b", sealed("a", b"code")) is None
+    assert unseal("b", seal("a", b"code")) is None
 
 
 def test_the_symbol_depends_on_text_entry_and_target() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from quantglow.codegen.llvm.isa.costs import Core
-from quantglow.codegen.llvm.kernels.contraction.geometry import Runs
+from quantglow.codegen.llvm.kernels.contraction.geometry import ContractionRuns
 from quantglow.codegen.llvm.kernels.conv.pair_products import step_offsets
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.support.arrays import Array
@@ -58,6 +58,6 @@ def test_each_step_of_a_batch_is_judged_alone() -> None:
 
 
 def test_steps_read_run_after_run() -> None:
-    runs = Runs(outer=2, outer_pitch=1000, inner=2, inner_pitch=100, nbytes=9)
+    runs = ContractionRuns(outer=2, outer_pitch=1000, inner=2, inner_pitch=100, nbytes=9)
     expected = [0, 4, 8, 100, 104, 108, 1000, 1004, 1008, 1100, 1104, 1108]
     np.testing.assert_array_equal(step_offsets(runs), expected)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantglow.codegen.llvm.isa.x86.levels import AMX
-from quantglow.codegen.llvm.kernels.conv.tile_blocks import Block, Blocks, row_positions
+from quantglow.codegen.llvm.kernels.conv.tile_blocks import TileBlock, TileBlocks, row_positions
 from quantglow.codegen.llvm.kernels.conv.tile_plan import TilesPlan, even_share
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.ir.ops import Conv
@@ -37,7 +37,9 @@ def tiles(total: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(size, total - start)) for start in range(0, total, size)]
 
 
-def groups(blocks: Blocks, rows: int, columns: int) -> list[tuple[int, int, tuple[Block, ...]]]:
+def groups(
+    blocks: TileBlocks, rows: int, columns: int
+) -> list[tuple[int, int, tuple[TileBlock, ...]]]:
     """First pixels and blocks of the groups of a tile."""
     grid, (height, width) = blocks.grid(rows, columns), blocks.size
     actual = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice, Core, StepCost
+from quantglow.codegen.llvm.isa.costs import Core, KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.codegen.llvm.kernels.contraction.tiling import all_cycles, candidates
 from quantglow.codegen.llvm.targets import resolve
@@ -40,9 +40,7 @@ def test_the_fit_chooses_the_tiles_of_the_machine_that_was_timed(core: Core) -> 
 def test_the_search_begins_at_every_known_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_fit, "ROUNDS", 1)
     actual = [timed(Core(issue=3.3, latency=8.0), WORKS[0])]
-    assert core_fit.loss(actual, core_fit.fit(actual, (Core(), ICE_LAKE))) <= min(
-        core_fit.loss(actual, core) for core in (Core(issue=8.0), ICE_LAKE)
-    )
+    assert core_fit.loss(actual, core_fit.fit(actual, (Core(), ICE_LAKE))) <= min(core_fit.loss(actual, core) for core in (Core(issue=8.0), ICE_LAKE))
 
 
 def fitted(listed_loss: float, fitted_loss: float) -> CoreFit:
@@ -73,6 +71,6 @@ def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_shape_without_times_is_an_error() -> None:
     graph = core_fit.build_graph([Shape(4, 8, 8)])
     tasks = plan_tasks(graph, resolve("native"))[0]
-    failed = Measurement(Job(tasks[0].key, Choice("plain", (1, 1, 1)), 0), failure="it crashed")
+    failed = Measurement(Job(tasks[0].key, KernelChoice("plain", (1, 1, 1)), 0), failure="it crashed")
     with pytest.raises(BackendError, match="it crashed"):
         core_fit.time_tasks(tasks, [failed])

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.tuning import records
 from quantglow.tuning.records import Record, hints, keep_records, read_records, tune_target
 
 HERE = machine_identity() or ""
-CHOICE, OTHER = Choice("plain", (1, 4, 2), True, 4, "even"), Choice("matrix", None, False)
+CHOICE, OTHER = (
+    KernelChoice("plain", (1, 4, 2), True, 4, "even"),
+    KernelChoice("matrix", None, False),
+)
 RECORD = Record("a", HERE, CHOICE, (0.5, 0.75), (1.0, 1.5), 8)
 
 

@@ -17,7 +17,7 @@ import quantglow as qg
 from quantglow.cli import tune
 from quantglow.cli.main import main
 from quantglow.codegen.llvm.cache import ENVIRONMENT
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.programs.build import Compiler
@@ -44,16 +44,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
     """Times that follow from the choice: tiles of one column take half the time, some fail."""
 
-    def seconds(choice: Choice) -> float:
+    def seconds(choice: KernelChoice) -> float:
         return 0.5 if choice.tile and choice.tile[1] == 1 else 1.0 + 0.01 * (choice.unroll or 0)
 
     assert not self.deadline.is_over
-    return [
-        Measurement(job, failure="crashed")
-        if job.choice.unroll == 2
-        else Measurement(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples)
-        for job in jobs
-    ]
+    return [Measurement(job, failure="crashed") if job.choice.unroll == 2 else Measurement(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples) for job in jobs]
 
 
 def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None) -> Tuner:
@@ -61,13 +56,8 @@ def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None
     return Tuner(GRAPH, resolve("native"), 1, deadline, searcher, say=told)
 
 
-@pytest.mark.parametrize(
-    "searcher",
-    mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"}),
-)
-def test_every_searcher_finds_what_is_faster(
-    searcher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("searcher", mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"}))
+def test_every_searcher_finds_what_is_faster(searcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     lines: list[str] = []
     actual = tuner(searcher, lines=lines).run({}, {})
@@ -94,14 +84,14 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Measurer, "run", noting)
     (task, _), _ = plan_tasks(GRAPH, resolve("native"))
-    hint, unknown = task.choices[-1], Choice("plain", (1, 900, 1))
+    hint, unknown = task.choices[-1], KernelChoice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
     ours = [job.choice for job in asked if job.task == task.key]
     assert ours[:2] == [task.default, hint] and unknown not in ours
 
 
 def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
-    job = Job("a", Choice("plain"), 0)
+    job = Job("a", KernelChoice("plain"), 0)
     assert is_faster(Measurement(job, (0.9, 0.9, 0.9, 1.5), (1.0,) * 4)) is False
     assert is_faster(Measurement(job, (0.9, 0.9, 0.9, 0.9), (1.0,) * 4))
     assert not is_faster(Measurement(job, (0.99,) * 4, (1.0,) * 4))
@@ -157,7 +147,7 @@ def test_a_tuned_network_gives_the_same_bits(cache: Path, monkeypatch: pytest.Mo
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def chosen(path: Path) -> dict[str, Choice]:
+def chosen(path: Path) -> dict[str, KernelChoice]:
     """Records of choices other than the default for all convolutions of the network in a file."""
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
@@ -193,16 +183,7 @@ def test_models_that_are_no_program_are_refused() -> None:
         tune_network(model, replace(Compiler.of(), target=None))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tune": "measure", "backend": "reference"},
-        {"tune": "records", "max_minutes": 1.0},
-        {"max_minutes": 1.0},
-        {"tune": "measure", "max_minutes": 0.0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"tune": "measure", "backend": "reference"}, {"tune": "records", "max_minutes": 1.0}, {"max_minutes": 1.0}, {"tune": "measure", "max_minutes": 0.0}], ids=str)
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(qg.OptionError, match=r"tune|max_minutes"):
         qg.compile(small_model(), **options)
@@ -213,9 +194,7 @@ def words_of(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_the_command_line_tunes_a_model(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_tunes_a_model(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     onnx.save(small_model(), cache / "net.onnx")
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
@@ -232,18 +211,12 @@ def test_the_command_line_tunes_a_model(
     assert main(["run", str(cache / "net.onnx"), "--inputs", "none.npz", "--tune", "records"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("minutes", "around", "left"), [(5.0, 1.0, 4.0), (0.5, 1.0, 0.125), (None, 1.0, None)]
-)
-def test_the_time_of_a_command_includes_all_that_it_does(
-    minutes: float | None, around: float, left: float | None
-) -> None:
+@pytest.mark.parametrize(("minutes", "around", "left"), [(5.0, 1.0, 4.0), (0.5, 1.0, 0.125), (None, 1.0, None)])
+def test_the_time_of_a_command_includes_all_that_it_does(minutes: float | None, around: float, left: float | None) -> None:
     assert tune.time_for_kernels(minutes, around) == left
 
 
-def test_without_a_gain_nothing_is_to_be_loaded(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gain_nothing_is_to_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def equal(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
         return [Measurement(job, (1.0,) * 4, (1.0,) * 4) for job in jobs]
 
@@ -255,9 +228,7 @@ def test_without_a_gain_nothing_is_to_be_loaded(
     assert tune.NO_GAIN in shown and "--tune records" not in shown
 
 
-def test_choices_that_cannot_be_kept_are_told(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_choices_that_cannot_be_kept_are_told(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
     onnx.save(small_model(), cache / "net.onnx")
@@ -268,9 +239,7 @@ def test_choices_that_cannot_be_kept_are_told(
 
 
 @pytest.mark.parametrize("address", ["tls://", "nonsense://a", "tcp://127.0.0.1:1", "", "tcp://:x"])
-def test_a_scheduler_that_is_not_reached_is_one_message(
-    address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scheduler_that_is_not_reached_is_one_message(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tune, "CONNECT_SECONDS", 0.2)
     onnx.save(small_model(), cache / "net.onnx")
     assert main(["tune", str(cache / "net.onnx"), "--scheduler", address]) == 1

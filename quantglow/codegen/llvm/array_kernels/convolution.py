@@ -25,9 +25,9 @@ from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, vector
 from quantglow.ir.types import DType
 
 IMAGE_SIZES = 7
-"""Sizes of ``padded``: lines of an image of the result; lines of an image of x; lines above these;
-numbers before a line of x; numbers of a line of x; numbers of a line of the result; bytes from one
-image of x to the next.  int64."""
+"""Sizes of ``pad_images``: lines of an image of the result; lines of an image of x; lines above
+these; numbers before a line of x; numbers of a line of x; numbers of a line of the result; bytes
+from one image of x to the next.  int64."""
 
 PIXELS, FEW_PIXELS = 8, 4
 """Pixels of a tile, and where there are 16 registers or fewer."""
@@ -39,7 +39,7 @@ WINDOW_SIZES = 6
 pixel of the result; outputs; pixels.  int64."""
 
 
-def padded(target: Target, dtype: DType) -> str:
+def pad_images(target: Target, dtype: DType) -> str:
     """Pointers: x, result float32, sizes, and a zero point, float32.  Items: lines of all images of
     the result.  ``dtype``: the type of x, f32 or of 8 bits; f32 has no zero point."""
     b = Builder(index=target.isa.index)
@@ -83,7 +83,7 @@ def _real(vectors: Vectors, value: Value, signed: bool) -> Value:
     return b.cast("sitofp", whole, longer, vectors.kind)
 
 
-def pixels_of(target: Target) -> int:
+def tile_pixels(target: Target) -> int:
     """Pixels of a tile."""
     return PIXELS if target.registers >= MANY_REGISTERS else FEW_PIXELS
 
@@ -94,7 +94,7 @@ class _Tiles:
     def __init__(self, target: Target, operands: int) -> None:
         self.b = b = Builder(index=target.isa.index)
         self.vectors = Vectors(b, target)
-        self.pixels = pixels_of(target)
+        self.pixels = tile_pixels(target)
         self.pointers = b.kernel(operands)
         x, w, bias, bounds, result, offsets, taps, sizes = self.pointers[:8]
         self.x, self.w, self.bias, self.result = x, w, bias, result

@@ -12,7 +12,7 @@ from quantglow.ir.ops.expression import Expr
 from quantglow.ir.types import DType
 
 
-def mapped(target: Target, function: Expr) -> str:
+def map_function(target: Target, function: Expr) -> str:
     """Pointers: x, result, and the numbers ``$1``, … of a function of ``$0``; all float32.  Items:
     numbers of x."""
     b = Builder(index=target.isa.index)
@@ -77,14 +77,14 @@ def missing_sums(target: Target) -> str:
     return b.finish()
 
 
-def rounded(vectors: Vectors, value: Value, scale: Value, low: Value, high: Value) -> Value:
+def _round_steps(vectors: Vectors, value: Value, scale: Value, low: Value, high: Value) -> Value:
     """``clip(rint(value / scale), low, high) * scale``, NaN as ``low``."""
     b, kind = vectors.b, vectors.kind
-    steps = _clipped(vectors, b.op("fdiv", kind, value, scale), low, high)
+    steps = _clip_steps(vectors, b.op("fdiv", kind, value, scale), low, high)
     return b.op("fmul", kind, steps, scale)
 
 
-def _clipped(vectors: Vectors, steps: Value, low: Value, high: Value) -> Value:
+def _clip_steps(vectors: Vectors, steps: Value, low: Value, high: Value) -> Value:
     """``clip(rint(steps), low, high)``, NaN as ``low``."""
     b, kind = vectors.b, vectors.kind
     steps = rint(b, vectors.target, vectors.lanes, steps)
@@ -102,7 +102,7 @@ def rounded_reals(target: Target) -> str:
     def round_some(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
         value = load(b, FLOAT, piece, b.at(x, at))
-        store(b, FLOAT, piece, rounded(vectors, value, scale, low, high), b.at(result, at))
+        store(b, FLOAT, piece, _round_steps(vectors, value, scale, low, high), b.at(result, at))
 
     vectors.each("%begin", "%end", round_some)
     return b.finish()
@@ -147,7 +147,7 @@ def _integers(target: Target, has_residual: bool) -> str:
                 steps = b.op("fsub", kind, steps, vectors.number(less_and_ratio))
                 ratio = vectors.number(b.at(less_and_ratio, FLOAT_NBYTES))
                 value = b.op("fadd", kind, value, b.op("fmul", kind, steps, ratio))
-            value = b.op("fadd", kind, _clipped(vectors, value, low, high), zero_point)
+            value = b.op("fadd", kind, _clip_steps(vectors, value, low, high), zero_point)
             quantized = b.cast(
                 "trunc", whole, b.cast("fptosi", kind, value, whole), vector(lanes, I8)
             )
@@ -174,7 +174,9 @@ def rounding_errors(target: Target) -> str:
         def measure(index: Value, piece: Piece) -> None:
             at = b.mul(index, FLOAT_NBYTES)
             value = load(b, FLOAT, piece, b.at(x, at))
-            error = b.op("fsub", vectors.kind, rounded(vectors, value, scale, low, high), value)
+            error = b.op(
+                "fsub", vectors.kind, _round_steps(vectors, value, scale, low, high), value
+            )
             store(b, FLOAT, piece, error, b.at(grid_errors, at))
             # Lanes beyond the end hold 0, and so do their errors.
             known = b.load(wide, total, align=8)

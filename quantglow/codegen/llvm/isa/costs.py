@@ -76,7 +76,7 @@ class StepCost:
 
 
 @dataclass(frozen=True, order=True)
-class Choice:
+class KernelChoice:
     """How one convolution or product is computed.
 
     form          name of the kernel, see ``kernels.tunable.FORMS``
@@ -100,7 +100,7 @@ class Choice:
         return list(astuple(self))
 
     @staticmethod
-    def of(data: Any) -> Choice:
+    def of(data: Any) -> KernelChoice:
         """The choice from the result of ``to_json``.  Raises ``ValueError`` or ``TypeError``."""
         form, tile, outer, unroll, prefetch = data
         if tile is not None:
@@ -110,7 +110,7 @@ class Choice:
             raise TypeError(f"{form!r} and {outer!r} are no form and order")
         if not isinstance(prefetch, str | None):
             raise TypeError(f"{prefetch!r} is no prefetch")
-        return Choice(form, tile, outer, None if unroll is None else whole(unroll), prefetch)
+        return KernelChoice(form, tile, outer, None if unroll is None else whole(unroll), prefetch)
 
     def __str__(self) -> str:
         words = [self.form]
@@ -134,9 +134,9 @@ def whole(value: Any) -> int:
 
 @dataclass(frozen=True)
 class Choices:
-    """Choices by task (``codegen.llvm.kernel.task_of``); by default the cost model decides all."""
+    """Choices by task (``kernel.task_name``); by default the cost model decides all."""
 
-    by_task: Mapping[str, Choice] = field(default_factory=dict)
+    by_task: Mapping[str, KernelChoice] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.by_task)

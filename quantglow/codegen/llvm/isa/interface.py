@@ -23,7 +23,7 @@ from quantglow.codegen.llvm.isa.dot import (
     PairDot,
     WindowWords,
 )
-from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.values import FLOAT, I32, I64, Operand, Type, Value, vector
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
@@ -346,7 +346,7 @@ class InstructionSet(ABC):
 
     @property
     @abstractmethod
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """How threads wait for each other."""
 
     @property

@@ -10,8 +10,8 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct, FloatDot, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.interface import InstructionSet
-from quantglow.codegen.llvm.isa.target import Family, Host, Level, Target
-from quantglow.codegen.llvm.isa.waiting import Waiting, polling
+from quantglow.codegen.llvm.isa.target import Host, Level, Target, TargetFamily
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions, polling
 from quantglow.codegen.llvm.values import (
     FLOAT,
     I8,
@@ -123,16 +123,16 @@ class Portable(InstructionSet):
     # -- system
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         return polling("linux")
 
 
 PORTABLE = Level("portable", "", "", Portable(16, 16, unsigned_activations=False))
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """Code for every processor of the architecture."""
     return Target(level.name, host.triple, level.cpu, level.features, level.isa)
 
 
-FAMILY = Family("", (PORTABLE,), tuned)
+FAMILY = TargetFamily("", (PORTABLE,), tune)

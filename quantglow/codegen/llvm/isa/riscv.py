@@ -18,8 +18,8 @@ import numpy as np
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, FloatDot, WidenedDot
-from quantglow.codegen.llvm.isa.portable import Portable, tuned
-from quantglow.codegen.llvm.isa.target import Detection, Family, Level, Settings
+from quantglow.codegen.llvm.isa.portable import Portable, tune
+from quantglow.codegen.llvm.isa.target import Detection, Level, Settings, TargetFamily
 from quantglow.codegen.llvm.values import (
     FLOAT,
     I16,
@@ -145,7 +145,7 @@ class ScalarWords(ScalarDot):
         return np.dtype(np.int16)
 
 
-class Scalars(Portable):
+class RiscVScalars(Portable):
     """Integers and floats one by one; LLVM unrolls vectors."""
 
     def keep(self, b: Builder, kind: Type, value: Value) -> Value:
@@ -206,7 +206,7 @@ class Scalars(Portable):
 
 
 @dataclass(frozen=True)
-class Vectors(Scalars):
+class RiscVVectors(RiscVScalars):
     """Groups of vector registers of 128 bits, of fixed width: code runs on wider registers, too."""
 
     def keep(self, b: Builder, kind: Type, value: Value) -> Value:
@@ -253,7 +253,7 @@ LEVELS = (
         "rv64gcv",
         CORE,
         f"{FEATURES},+v",
-        Vectors(64, 8, unsigned_activations=False, has_fma=True),
+        RiscVVectors(64, 8, unsigned_activations=False, has_fma=True),
         ("v",),
         refusal,
     ),
@@ -261,15 +261,15 @@ LEVELS = (
         "rv64gc",
         CORE,
         FEATURES,
-        Scalars(16, 6, unsigned_activations=False, has_fma=True, limits_floats=True),
+        RiscVScalars(16, 6, unsigned_activations=False, has_fma=True, limits_floats=True),
         refusal=refusal,
     ),
 )
 
-FAMILY = Family(
+FAMILY = TargetFamily(
     TRIPLE,
     LEVELS,
-    tuned,
+    tune,
     settings=Settings(codemodel="medium", abi="lp64d"),
     detection=DETECTION,
 )

@@ -13,7 +13,7 @@ from enum import StrEnum
 from quantglow.codegen.llvm.isa.costs import Choices, Core
 from quantglow.codegen.llvm.isa.dot import DotProduct
 from quantglow.codegen.llvm.isa.interface import InstructionSet, Sharing
-from quantglow.codegen.llvm.isa.waiting import Waiting, polling
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions, polling
 from quantglow.ir.types import DType
 from quantglow.support.classes import Concise
 
@@ -59,7 +59,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LevelChoice:
     """The choice between levels, best first: the features that each ``needs``."""
 
     detection: Detection
@@ -198,7 +198,7 @@ class Target(Concise):
         return self.isa.registers
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """How threads wait for each other: instruction sets know Linux's ways."""
         return self.isa.waiting if "linux" in self.triple else polling(self.triple)
 
@@ -239,7 +239,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Family:
+class TargetFamily:
     """The levels of one processor architecture, best first; each runs on every processor of a
     better one.
 

@@ -43,7 +43,7 @@ WINDOWS_HERTZ = 1e7
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitInstructions:
     """How threads wait for each other, as LLVM IR.
 
     ``pause``         instruction for loops that wait for another processor, or nothing
@@ -63,14 +63,16 @@ class Waiting:
     declarations: str
 
 
-def futex_waiting(number: int, pause: str, clock: str, hertz: float, declarations: str) -> Waiting:
+def futex_waiting(
+    number: int, pause: str, clock: str, hertz: float, declarations: str
+) -> WaitInstructions:
     """Waiting by Linux's futex, whose system call has this ``number``."""
     sleep, wake = (text.format(number=number) for text in (FUTEX_SLEEP, FUTEX_WAKE))
     syscall = "declare i64 @syscall(i64, ...)\n"
-    return Waiting(pause, sleep, wake, clock, hertz, declarations + syscall)
+    return WaitInstructions(pause, sleep, wake, clock, hertz, declarations + syscall)
 
 
-def polling(triple: str) -> Waiting:
+def polling(triple: str) -> WaitInstructions:
     """Waiting of threads that look from time to time, on the system of a triple.
 
     Plain LLVM IR has no instruction that waits, and C libraries lay out mutexes and conditions
@@ -78,7 +80,7 @@ def polling(triple: str) -> Waiting:
     """
     if "windows" in triple:
         sleep = f"call void @Sleep(i32 {SLEEP_MILLISECONDS})"
-        return Waiting("", sleep, "", "call i64 @now()", WINDOWS_HERTZ, WINDOWS)
+        return WaitInstructions("", sleep, "", "call i64 @now()", WINDOWS_HERTZ, WINDOWS)
     sleep = f"%w = call i32 @usleep(i32 {1000 * SLEEP_MILLISECONDS})"
     clock = MACOS_CLOCK if "apple" in triple else LINUX_CLOCK
-    return Waiting("", sleep, "", "call i64 @now()", 1e9, POSIX.format(clock=clock))
+    return WaitInstructions("", sleep, "", "call i64 @now()", 1e9, POSIX.format(clock=clock))

@@ -6,8 +6,8 @@ Engines map vectors to processors of 16 registers or more.
 from __future__ import annotations
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.portable import Portable, tuned
-from quantglow.codegen.llvm.isa.target import Family, Level, Settings
+from quantglow.codegen.llvm.isa.portable import Portable, tune
+from quantglow.codegen.llvm.isa.target import Level, Settings, TargetFamily
 from quantglow.codegen.llvm.values import (
     FLOAT,
     I8,
@@ -78,4 +78,4 @@ WASM32 = Level(
     refusal=refusal,
 )
 
-FAMILY = Family(TRIPLE, (WASM32,), tuned, settings=Settings(reloc="static"))
+FAMILY = TargetFamily(TRIPLE, (WASM32,), tune, settings=Settings(reloc="static"))

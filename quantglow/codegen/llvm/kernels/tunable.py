@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernel import Kernel, task_of
+from quantglow.codegen.llvm.kernel import Kernel, task_name
 from quantglow.codegen.llvm.kernels.conv.forms import ConvForms, DepthwiseForms
 from quantglow.codegen.llvm.kernels.matmul.forms import MatMulForms
 from quantglow.ir.program.program import Compute, Instruction
 from quantglow.ir.symbolic.size import is_free
 
-FORMS: tuple[Forms, ...] = (DepthwiseForms(), ConvForms(), MatMulForms())
+FORMS: tuple[KernelForms, ...] = (DepthwiseForms(), ConvForms(), MatMulForms())
 
 NAMES = tuple(name for forms in FORMS for name in forms.names)
 """Names of all forms."""
 
 
-class Forms(Protocol):
+class KernelForms(Protocol):
     """The forms of an operator's kernels."""
 
     @property
@@ -32,21 +32,21 @@ class Forms(Protocol):
     def takes(self, step: Compute, target: Target) -> bool:
         """Whether an instruction is one of this operator."""
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """The choice of the cost model, all fields that its form has filled in; None where the
         kernel is none of the forms."""
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """All choices, filled in alike."""
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> Kernel | None:
         """The kernel of a choice; None where the instruction has no such choice."""
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
 
 
-def forms_of(step: Instruction, target: Target) -> Forms | None:
+def kernel_forms(step: Instruction, target: Target) -> KernelForms | None:
     """The forms of an instruction of known sizes that has results; None on processors where code
     counts."""
     if not isinstance(step, Compute) or target.saves_code:
@@ -59,8 +59,8 @@ def forms_of(step: Instruction, target: Target) -> Forms | None:
 
 def tuned_kernel(step: Instruction, target: Target) -> Kernel | None:
     """The kernel of a tuned choice; None where there is none."""
-    if not target.choices or (forms := forms_of(step, target)) is None:
+    if not target.choices or (forms := kernel_forms(step, target)) is None:
         return None
-    choice = target.choices.by_task.get(task_of(step, target))
+    choice = target.choices.by_task.get(task_name(step, target))
     assert isinstance(step, Compute)
     return None if choice is None else forms.kernel(step, target, choice)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.targets import CHOICES, choice_of, runs_here
+from quantglow.codegen.llvm.targets import CHOICES, level_choice, runs_here
 from quantglow.export.bundle.constants import Placement, weight_blocks
 from quantglow.export.bundle.exporter import emit
 from quantglow.runtime.native.buffers import aligned_bytes
@@ -25,7 +25,7 @@ from tests.support.small_network import small_model, small_samples
 
 
 def names_of(processor: str) -> list[str]:
-    return [target.name for target in choice_of(processor)[0]]
+    return [target.name for target in level_choice(processor)[0]]
 
 
 NAMES = names_of("x86-64:all")
@@ -73,7 +73,7 @@ def test_levels_are_those_without_a_permission() -> None:
 
 @pytest.mark.parametrize("processor", CHOICES)
 def test_every_need_of_a_level_is_detected(processor: str) -> None:
-    _, choice = choice_of(processor)
+    _, choice = level_choice(processor)
     assert {need for needs in choice.needs for need in needs} <= choice.detection.bits.keys()
 
 
@@ -85,9 +85,7 @@ def test_the_best_level_of_this_processor_is_chosen(folder: Path) -> None:
 
 @is_x86
 @pytest.mark.parametrize("level", ["", *filter(runs_here, NAMES)])
-def test_all_levels_compute_the_interpreters_integers(
-    compiled: Any, folder: Path, level: str
-) -> None:
+def test_all_levels_compute_the_interpreters_integers(compiled: Any, folder: Path, level: str) -> None:
     library = ctypes.CDLL(str(folder / "libnet.so"))
     name = "_".join(["net", *([level.replace("-", "_")] if level else []), "run"])
     assert_interpreted(compiled, outputs_of(compiled, folder, getattr(library, name)))
@@ -106,9 +104,7 @@ def test_a_level_can_be_given(compiled: Any, folder: Path, level: int) -> None:
 @pytest.mark.parametrize("level", [i for i, n in enumerate(NAMES) if runs_here(n)])
 def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, level: int) -> None:
     observed: list[tuple[int, int]] = []
-    observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(
-        lambda user, kernel, phase: observed.append((kernel, phase))
-    )
+    observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(lambda user, kernel, phase: observed.append((kernel, phase)))
     library = ctypes.CDLL(str(folder / "libnet.so"))
     at_level = functools.partial(library.net_run_observed_at, level)
     assert_interpreted(compiled, outputs_of(compiled, folder, at_level, observer, None))
@@ -116,13 +112,8 @@ def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, 
 
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="qemu-x86_64 is not installed")
-@pytest.mark.parametrize(
-    ("processor", "level"),
-    [("qemu64", "x86-64"), ("max", "avx2"), ("max,avx2=off", "x86-64"), ("max,bmi2=off", "x86-64")],
-)
-def test_levels_are_masked_by_the_processor(
-    folder: Path, tmp_path: Path, processor: str, level: str
-) -> None:
+@pytest.mark.parametrize(("processor", "level"), [("qemu64", "x86-64"), ("max", "avx2"), ("max,avx2=off", "x86-64"), ("max,bmi2=off", "x86-64")])
+def test_levels_are_masked_by_the_processor(folder: Path, tmp_path: Path, processor: str, level: str) -> None:
     (tmp_path / "main.c").write_text(MAIN)
     objects = sorted(folder.glob("*.o"))
     command = ["gcc", "-static", f"-I{folder}", "main.c", *objects, "-o", "main"]
@@ -149,9 +140,7 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
 @is_x86
 @each_compiler
 @pytest.mark.parametrize("weights", mark_slow(["object", "c", "bin"], {"bin"}))
-def test_all_levels_share_their_weights_wherever_they_lie(
-    compiled: Any, tmp_path: Path, weights: str, compiler: str
-) -> None:
+def test_all_levels_share_their_weights_wherever_they_lie(compiled: Any, tmp_path: Path, weights: str, compiler: str) -> None:
     compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights=weights)
     feeds = [{"x": x} for x in small_samples()]
     place = "end" if weights == "bin" else "heap"
@@ -161,9 +150,7 @@ def test_all_levels_share_their_weights_wherever_they_lie(
 
 @is_x86
 @each_compiler
-def test_given_levels_read_weights_of_the_caller(
-    compiled: Any, tmp_path: Path, compiler: str
-) -> None:
+def test_given_levels_read_weights_of_the_caller(compiled: Any, tmp_path: Path, compiler: str) -> None:
     """Each level that runs here, one after the other."""
     compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights="bin")
     feeds = [{"x": small_samples()[1]}]
@@ -194,9 +181,7 @@ REQUEST = bytes.fromhex("B89E000000 BF23100000 BE12000000 0F05 C3")
 
 
 @pytest.mark.parametrize(("target", "asks"), [("amx-int8", True), ("avx512vnni", False)])
-def test_bundles_ask_for_matrix_registers(
-    compiled: Any, tmp_path: Path, target: str, asks: bool
-) -> None:
+def test_bundles_ask_for_matrix_registers(compiled: Any, tmp_path: Path, target: str, asks: bool) -> None:
     compiled.export_bundle(tmp_path, name="net", target=target)
     code = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert (REQUEST in code) == asks

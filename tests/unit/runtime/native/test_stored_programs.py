@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.cache import MAGIC, sealed
+from quantglow.codegen.llvm.cache import MAGIC, seal
 from quantglow.evaluation.call_times import profile_calls
 from quantglow.memory import planning
 from quantglow.runtime.native.program_store import DAMAGED, from_json, to_json
@@ -214,7 +214,7 @@ def test_entries_with_other_contents_are_compiled_again(
     text, _, small = entry.read_bytes()[HEADER:].partition(b"\n")
     head = json.loads(text)
     change(head)
-    entry.write_bytes(sealed(entry.stem, json.dumps(head).encode() + b"\n" + small))
+    entry.write_bytes(seal(entry.stem, json.dumps(head).encode() + b"\n" + small))
     planned.clear()
     forget(monkeypatch)
     assert run_small() == before

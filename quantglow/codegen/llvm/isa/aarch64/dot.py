@@ -32,7 +32,7 @@ def dot(b: Builder, name: str, sums: Value, x: Value, w: Value) -> Value:
     return b.call(name, QUADS, (QUADS, sums), (BYTES, x), (BYTES, w))
 
 
-def loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
+def _loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     """A vector that begins with the four bytes of each of ``steps`` steps; no byte behind them is
     read."""
     kind = vector(LANES, element)
@@ -48,10 +48,10 @@ def loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     return b.insert(lanes, last, 2)
 
 
-def spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
+def _spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
     """For each step, its four bytes in every lane, which instructions take as lanes of one
     register."""
-    kind, loaded = vector(LANES, element), loaded_lanes(b, element, row, steps)
+    kind, loaded = vector(LANES, element), _loaded_lanes(b, element, row, steps)
     return [b.shuffle(kind, loaded, "poison", [step] * LANES) for step in range(steps)]
 
 
@@ -63,7 +63,7 @@ class LaneDot(DotProduct):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        spread = spread_lanes(b, I32, row, steps)
+        spread = _spread_lanes(b, I32, row, steps)
         return [self.operand_of(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
 
 
@@ -73,6 +73,9 @@ class SignedDot(LaneDot):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        # SDOT (Arm ARM, FEAT_DotProd) adds four products of a lane to its int32, which wraps
+        # around.  Its form "by element" takes one lane of the operand for all, so nothing is
+        # broadcast.
         return dot(b, "sdot", sums, weights[0], operand[0])
 
 
@@ -82,6 +85,7 @@ class UnsignedDot(LaneDot):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        # USDOT (Arm ARM, FEAT_I8MM): as SDOT, of unsigned bytes and signed ones.
         return dot(b, "usdot", sums, operand[0], weights[0])
 
 
@@ -149,6 +153,8 @@ class SignedBlocks(BlockDot):
         return dot(b, "sdot", sums, weights[0], operand[0])
 
     def multiply(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        # SMMLA (Arm ARM, FEAT_I8MM): the 2 x 2 int32 sums of two rows of eight bytes times two
+        # columns of eight, which wrap around: twice the products of SDOT in an instruction.
         return dot(b, "smmla", sums, x, w)
 
 
@@ -160,4 +166,4 @@ class LaneFloatDot(FloatDot):
         return LANES
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
-        return [(lane,) for lane in spread_lanes(b, FLOAT, row, steps)]
+        return [(lane,) for lane in _spread_lanes(b, FLOAT, row, steps)]

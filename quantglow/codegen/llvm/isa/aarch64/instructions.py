@@ -28,8 +28,8 @@ from quantglow.codegen.llvm.isa.aarch64.dot import (
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import BlockDot, DotProduct, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.interface import ByteTable, InstructionSet, Linking
-from quantglow.codegen.llvm.isa.target import Detection, Family, Host, Level, Target
-from quantglow.codegen.llvm.isa.waiting import Waiting, futex_waiting
+from quantglow.codegen.llvm.isa.target import Detection, Host, Level, Target, TargetFamily
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions, futex_waiting
 from quantglow.codegen.llvm.values import (
     ABSENT,
     FLOAT,
@@ -117,16 +117,16 @@ CORE = Core(issue=4.0, latency=4.0, finish=(2.5, 3.0, 4.0))
 """A core that starts two dot products in a cycle: Neoverse N1, Cortex-A76."""
 
 
-def completed(host: Host) -> Host:
+def _complete_features(host: Host) -> Host:
     """``host`` with the features that this system tells."""
     if platform.machine() not in ARCHITECTURES:
         return host
-    ask = {"linux": linux_has, "darwin": macos_has}.get(sys.platform)
+    ask = {"linux": _linux_has, "darwin": _macos_has}.get(sys.platform)
     extensions = [] if ask is None else [name for name in LINUX if not host.has(name) and ask(name)]
     return replace(host, features=",".join([host.features, *(f"+{name}" for name in extensions)]))
 
 
-def linux_has(feature: str) -> bool:
+def _linux_has(feature: str) -> bool:
     """Whether the auxiliary vector has a feature's bit."""
     entry, bit = LINUX[feature]
     getauxval = c_function("getauxval")
@@ -136,7 +136,7 @@ def linux_has(feature: str) -> bool:
     return bool(getauxval(entry) >> bit & 1)
 
 
-def macos_has(feature: str) -> bool:
+def _macos_has(feature: str) -> bool:
     """Whether the kernel's setting of a feature is 1."""
     sysctl = c_function("sysctlbyname")
     value = ctypes.c_int(0)
@@ -178,7 +178,7 @@ class AArch64Linking:
 
     def publish(self, address: int, nbytes: int) -> bool:
         """Instruction fetch does not see the data cache: write it back, and forget instructions."""
-        clear = clear_cache()
+        clear = _clear_cache()
         if clear is None:
             return False
         clear(address, address + nbytes)
@@ -186,7 +186,7 @@ class AArch64Linking:
 
 
 @cache
-def clear_cache() -> Any:
+def _clear_cache() -> Any:
     """``__clear_cache`` of the compiler's run-time library; None where that is not installed."""
     for name in (None, "libgcc_s.so.1"):
         try:
@@ -224,7 +224,7 @@ class LookUpTable:
         return entries
 
 
-class ByteProducts(StrEnum):
+class NeonByteProducts(StrEnum):
     """How four bytes times four signed bytes are added to an int32 lane."""
 
     WORDS = "words"
@@ -239,7 +239,7 @@ class ByteProducts(StrEnum):
 class AArch64(InstructionSet):
     """One level of AArch64."""
 
-    products: ByteProducts = ByteProducts.WORDS
+    products: NeonByteProducts = NeonByteProducts.WORDS
 
     # -- products
 
@@ -249,23 +249,23 @@ class AArch64(InstructionSet):
             return LaneFloatDot(self, lanes)
         if x is DType.I16:
             return WordDot(self, StepCost(self.registers, 1.5, operands=3, core=core))
-        if self.products is ByteProducts.WORDS:
+        if self.products is NeonByteProducts.WORDS:
             cost = StepCost(self.registers, 3.0, 1.0, weights=2, operands=5, core=core)
             return WidenedDot(self, cost, signed=x is not DType.U8)
         if x is not DType.U8:
             return SignedDot(self, lanes)
-        if self.products is ByteProducts.MIXED:
+        if self.products is NeonByteProducts.MIXED:
             return UnsignedDot(self, lanes)
         return ShiftedDot(self, StepCost(self.registers, 1.5, operands=4, core=core))
 
     def block_product(self, x: DType, core: Core) -> BlockDot | None:
-        if self.products is not ByteProducts.MIXED or x is not DType.I8:
+        if self.products is not NeonByteProducts.MIXED or x is not DType.I8:
             return None
         cost = StepCost(self.registers, 0.25, 0.1, 2, 0, rows=1, loads=0.25, together=2, core=core)
         return SignedBlocks(self, cost)
 
     def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
-        if self.products is not ByteProducts.WORDS or x is not DType.I8:
+        if self.products is not NeonByteProducts.WORDS or x is not DType.I8:
             return None
         cost = StepCost(self.registers, 2.0, 1.0, operands=4, loads=2.0, core=core)
         return SignedPairs(self, cost)
@@ -350,7 +350,7 @@ class AArch64(InstructionSet):
     # -- system
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """``isb`` takes about as long as x86's ``pause``; ``yield`` does nothing on most cores."""
         pause, clock = f"call void {ISB}(i32 15)", "call i64 @clock()"
         declarations = f"declare void {ISB}(i32)\n{CLOCK}"
@@ -362,8 +362,8 @@ class AArch64(InstructionSet):
 
 
 _NEON = AArch64(16, 32, unsigned_activations=False, has_fma=True, rounds_floats=True)
-_DOTPROD = replace(_NEON, products=ByteProducts.DOT)
-_I8MM = replace(_NEON, products=ByteProducts.MIXED)
+_DOTPROD = replace(_NEON, products=NeonByteProducts.DOT)
+_I8MM = replace(_NEON, products=NeonByteProducts.MIXED)
 
 LEVELS = (
     Level("i8mm", "generic", "+dotprod,+i8mm", _I8MM, ("dotprod", "i8mm")),
@@ -373,9 +373,9 @@ LEVELS = (
 """``neon`` runs on every processor of the architecture."""
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level for exactly this processor."""
     return Target(level.name, host.triple, host.cpu, host.features, level.isa, CORE)
 
 
-FAMILY = Family(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tune, ARCHITECTURES, _complete_features, detection=DETECTION)

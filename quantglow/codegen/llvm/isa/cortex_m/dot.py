@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import LANES, WORDS, element, gathered
+from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import LANES, WORDS, build_vector, element
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, MergedDot
 from quantglow.codegen.llvm.values import I8, I32, I64, PTR, Operand, Value, vector
 from quantglow.support.arrays import Array
 
 
-def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
+def _widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
     """Bytes 0 and 2 of a word as two signed 16-bit halves, and bytes 1 and 3: ``sxtb16``, which
     rotates its operand for nothing."""
     rotated = b.call("llvm.fshr.i32", I32, (I32, word), (I32, word), (I32, "8"))
@@ -25,7 +25,7 @@ def smlad(b: Builder, total: Operand, x: Value, y: Value) -> Value:
     return b.call("llvm.arm.smlad", I32, (I32, x), (I32, y), (I32, total))
 
 
-def loaded_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
+def _loaded_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
     """So many aligned words, two by each ``ldrd``: LLVM selects it where 64 bits are volatile."""
     words: list[Value] = []
     for index in range(0, count, 2):
@@ -48,7 +48,7 @@ class HalvesDot(DotProduct):
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         """Whole words: LLVM loads bytes one by one."""
-        words = gathered(b, WORDS, loaded_words(b, b.at(pointer, offset), LANES))
+        words = build_vector(b, WORDS, _loaded_words(b, b.at(pointer, offset), LANES))
         return (b.cast("bitcast", WORDS, words, self.bytes_kind),)
 
     def accumulate(
@@ -57,12 +57,12 @@ class HalvesDot(DotProduct):
         x, w = (b.cast("bitcast", self.bytes_kind, v[0], WORDS) for v in (operand, weights))
         totals = []
         for lane in range(LANES):
-            halves = [widened_halves(b, element(b, WORDS, v, lane)) for v in (x, w)]
+            halves = [_widened_halves(b, element(b, WORDS, v, lane)) for v in (x, w)]
             total = element(b, WORDS, sums, lane)
             for x_half, w_half in zip(*halves, strict=True):
                 total = smlad(b, total, x_half, w_half)
             totals.append(total)
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class MergedHalvesDot(HalvesDot, MergedDot):
@@ -76,7 +76,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
 
     def opened(self, b: Builder, bias: Value) -> Value:
         firsts = [element(b, WORDS, bias, lane) for lane in range(0, LANES, 2)]
-        return gathered(b, WORDS, [first for first in firsts for _ in range(2)])
+        return build_vector(b, WORDS, [first for first in firsts for _ in range(2)])
 
     def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
@@ -84,13 +84,13 @@ class MergedHalvesDot(HalvesDot, MergedDot):
             odd = b.op("sub", I32, totals[lane], totals[lane - 1])
             odd = b.op("ashr", I32, odd, "8")
             totals[lane] = b.op("add", I32, odd, element(b, WORDS, bias, lane))
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
         x, w = (b.cast("bitcast", self.bytes_kind, v[0], WORDS) for v in (operand, weights))
-        halves = widened_halves(b, element(b, WORDS, x, 0))
+        halves = _widened_halves(b, element(b, WORDS, x, 0))
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for pair in range(0, LANES, 2):
             for half in (0, 1):
@@ -98,7 +98,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
                 low = b.call("llvm.arm.sxtb16", I32, (I32, word))
                 totals[pair] = smlad(b, totals[pair], halves[half], low)
                 totals[pair + 1] = smlad(b, totals[pair + 1], halves[half], word)
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class HalvesProducts:
@@ -115,7 +115,7 @@ class HalvesProducts:
         return b.load(I32, pointer, align=4), b.load(I32, b.at(pointer, 4), align=4)
 
     def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
-        return widened_halves(b, b.load(I32, pointer))
+        return _widened_halves(b, b.load(I32, pointer))
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -126,7 +126,7 @@ class HalvesProducts:
             name = "llvm.arm.smlatt" if upper else "llvm.arm.smlabb"
             factors = ((I32, operand[odd]), (I32, weights[odd]))
             totals.append(b.call(name, I32, *factors, (I32, element(b, WORDS, sums, lane))))
-        return gathered(b, WORDS, totals)
+        return build_vector(b, WORDS, totals)
 
 
 class SingleProducts:
@@ -173,7 +173,7 @@ class SingleDot(DotProduct):
     ) -> Value:
         """Byte by byte where both are addresses; kernels that compute operands have vectors."""
         if isinstance(operand[0], Address) and isinstance(weights[0], Address):
-            return accumulated_bytes(b, sums, operand[0], weights[0])
+            return _accumulated_bytes(b, sums, operand[0], weights[0])
         vectors = self._spread(b, operand[0]), self._loaded(b, weights[0])
         for k in range(STEP_NBYTES):
             order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
@@ -195,19 +195,19 @@ class SingleDot(DotProduct):
         return b.load(self.bytes_kind, weights) if isinstance(weights, Address) else weights
 
 
-def accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Value:
+def _accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Value:
     """Products in this order, in which sums and addresses stay in registers."""
     totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
     for k in range(STEP_NBYTES):
-        x = loaded_byte(b, row, k)
+        x = _loaded_byte(b, row, k)
         for lane in range(LANES):
-            w = loaded_byte(b, weights, STEP_NBYTES * lane + k)
+            w = _loaded_byte(b, weights, STEP_NBYTES * lane + k)
             total = b.op("add", I32, totals[lane], b.op("mul", I32, x, w))
             totals[lane] = held(b, total)
-    return gathered(b, WORDS, totals)
+    return build_vector(b, WORDS, totals)
 
 
-def loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
+def _loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
     """A signed byte, loaded here, since LLVM keeps volatile loads in order, and extended by an
     instruction of its own: a load that does so takes its offset from a register."""
     byte = b.load_volatile(I8, b.at(pointer, offset))

@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     NAN,
     TOP,
     WEIGHTS,
-    Code,
+    RoutineBuilder,
     Word,
     give_specials,
     normal_parts,
@@ -45,7 +45,7 @@ INVERSES = bytes(round(2**15 / (64.5 + i)) - 256 for i in range(64))
 
 def add() -> str:
     """``__aeabi_fadd``"""
-    c = Code("__aeabi_fadd")
+    c = RoutineBuilder("__aeabi_fadd")
     x, y = c.word("%x"), c.word("%y")
     c.branch((x << 1).is_("ult", y << 1), "exchanged", "sorted")
     c.label("exchanged")
@@ -120,7 +120,7 @@ def add() -> str:
 
 def subtract() -> str:
     """``__aeabi_fsub``"""
-    c = Code("__aeabi_fsub")
+    c = RoutineBuilder("__aeabi_fsub")
     c.give(c.call("__aeabi_fadd", c.word("%x"), c.word("%y") ^ TOP))
     return c.text(("x", "y"))
 
@@ -128,7 +128,7 @@ def subtract() -> str:
 def shortened() -> str:
     """The float32 of a difference of less than 29 bits; the exponent of 30 bits, with the sign
     above it, is more than 1.  0 has no sign."""
-    c = Code("shortened")
+    c = RoutineBuilder("shortened")
     left, field = c.word("%left"), c.word("%field")
     c.unless(left.is_("eq", 0), "zero")
     left, field = c.loop("head", left, field)
@@ -148,7 +148,7 @@ def shortened() -> str:
 
 def add_rare() -> str:
     """The sum of operands of which the first is not the smaller one by magnitude."""
-    c = Code("add_rare")
+    c = RoutineBuilder("add_rare")
     x, y = c.word("%x"), c.word("%y")
     a, b = specials(c, x, y)
     sign = x & TOP
@@ -192,7 +192,7 @@ def add_rare() -> str:
 
 def from_integer() -> str:
     """``__aeabi_i2f``"""
-    c = Code("__aeabi_i2f")
+    c = RoutineBuilder("__aeabi_i2f")
     x = c.word("%x")
     c.branch(x.is_("eq", 0), "zero", "some")
     c.label("some")
@@ -216,7 +216,7 @@ def from_integer() -> str:
 def compare(name: str) -> str:
     """``__aeabi_fcmplt`` …: 0 for NaN."""
     predicate, zeros = COMPARISONS[name]
-    c = Code(f"__aeabi_fcmp{name}")
+    c = RoutineBuilder(f"__aeabi_fcmp{name}")
     x, y = c.word("%x"), c.word("%y")
     a, b = x << 1, y << 1
     c.unless(a.is_("ugt", INFINITY << 1), "nan")
@@ -233,7 +233,7 @@ def compare(name: str) -> str:
 
 def multiply() -> str:
     """``__aeabi_fmul``"""
-    c = Code("__aeabi_fmul")
+    c = RoutineBuilder("__aeabi_fmul")
     x, y = c.word("%x"), c.word("%y")
     (a, first), (b, second) = normal_parts(c, x, y)
     high, low = product(a, b)
@@ -248,7 +248,7 @@ def multiply() -> str:
 def scale_integer() -> str:
     """The float32 of an integer of 24 bits times a normal positive one; others go to
     ``scaled_far``."""
-    c = Code("scaled_near")
+    c = RoutineBuilder("scaled_near")
     total, scale = c.word("%x"), c.word("%y")
     spread = total.signed_shift(31)
     size = (total ^ spread) - spread
@@ -267,7 +267,7 @@ def scale_integer() -> str:
 
 def multiply_rare() -> str:
     """Products of numbers that are not normal, and those that are not."""
-    c = Code("multiply_rare")
+    c = RoutineBuilder("multiply_rare")
     x, y = c.word("%x"), c.word("%y")
     a, b = specials(c, x, y)
     sign = (x ^ y) & TOP
@@ -292,7 +292,7 @@ def quotient() -> str:
     Two digits of 12 bits, from an inverse of 15 bits by a table and a step of Newton's; what they
     leave is exact in 32 bits, and corrects the last digit by a few units.
     """
-    c = Code("quotient")
+    c = RoutineBuilder("quotient")
     a, d = c.word("%a"), c.word("%d")
     index = (d >> 17) - 64
     entry = c.emit(f"getelementptr i8, ptr @quotient.inverses, i32 {index.name}")
@@ -322,7 +322,7 @@ def quotient() -> str:
     return table + c.text(("a", "d"), "linkonce_odr")
 
 
-def divided(c: Code, a: Word, b: Word, exponent: Word) -> tuple[Word, Word, Word]:
+def divided(c: RoutineBuilder, a: Word, b: Word, exponent: Word) -> tuple[Word, Word, Word]:
     """``quotient`` of two mantissas, its dividend, and the exponent, which is one less if that is
     the first one doubled."""
     below = a.is_("ult", b)
@@ -332,7 +332,7 @@ def divided(c: Code, a: Word, b: Word, exponent: Word) -> tuple[Word, Word, Word
 
 def divide() -> str:
     """``__aeabi_fdiv``; no quotient lies half way between two float32."""
-    c = Code("__aeabi_fdiv")
+    c = RoutineBuilder("__aeabi_fdiv")
     x, y = c.word("%x"), c.word("%y")
     (a, first), (b, second) = normal_parts(c, x, y)
     q, _, exponent = divided(c, a, b, first - second + 126)
@@ -345,7 +345,7 @@ def divide() -> str:
 
 def divide_rare() -> str:
     """Quotients of numbers that are not normal, and those that are not."""
-    c = Code("divide_rare")
+    c = RoutineBuilder("divide_rare")
     x, y = c.word("%x"), c.word("%y")
     a, b = specials(c, x, y)
     sign = (x ^ y) & TOP

@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     HIDDEN,
     TOP,
     WEIGHTS,
-    Code,
+    RoutineBuilder,
     Word,
     difference,
     mantissa,
@@ -29,7 +29,7 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     product,
     rounded,
 )
-from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import called
+from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import call_by_lanes
 from quantglow.codegen.llvm.isa.interface import Steps
 from quantglow.codegen.llvm.values import FLOAT, I32, Operand, Value, vector
 
@@ -85,7 +85,7 @@ def lows() -> list[int]:
     return [(value >> 28) | (value & ((1 << 28) - 1) != 0) for value in exact]
 
 
-def reduced(c: Code, x: Word) -> tuple[Word, Word, Word, Word]:
+def reduced(c: RoutineBuilder, x: Word) -> tuple[Word, Word, Word, Word]:
     """Mantissa, exponent without its sign, and sign (0 or -1) of r, and n: x = n ln 2 + r.  Other
     arguments go to ``rare``."""
     biased = (x << 1) >> 24
@@ -122,7 +122,7 @@ def reduced(c: Code, x: Word) -> tuple[Word, Word, Word, Word]:
     return r, at, sign ^ negative, (n ^ negative) - negative
 
 
-def power_series(c: Code, r: Word, at: Word, sign: Word) -> Word:
+def power_series(c: RoutineBuilder, r: Word, at: Word, sign: Word) -> Word:
     """The mantissa of ``(exp(r) - 1 - r) / r^2``, whose exponent is -1, or -2 for negative r."""
     value, exponent = c.word(mantissa(POWER_LAST)), EXPONENTS[-1]
     terms = [*zip(COEFFICIENTS, EXPONENTS, strict=False)][::-1]
@@ -142,7 +142,7 @@ def power_series(c: Code, r: Word, at: Word, sign: Word) -> Word:
 
 def power() -> str:
     """``exp``"""
-    c = Code("exp_near")
+    c = RoutineBuilder("exp_near")
     x = c.word("%x")
     r, at, sign, n = reduced(c, x)
     value = power_series(c, r, at, sign)
@@ -194,7 +194,7 @@ def bits(value: float) -> int:
 
 def tangent() -> str:
     """``tanh``"""
-    c = Code("tanh_near")
+    c = RoutineBuilder("tanh_near")
     x = c.word("%x")
     size, sign = x & (TOP - 1), x & TOP
     c.unless((size - bits(GATE_LEAST)).is_("ugt", bits(FAR) - bits(GATE_LEAST) - 1), "rare")
@@ -211,7 +211,7 @@ def tangent() -> str:
     return c.text(("x",), "linkonce_odr")
 
 
-def gate_series(c: Code, size: Word) -> Word:
+def gate_series(c: RoutineBuilder, size: Word) -> Word:
     """``x - x^3 (c0 - x^2 (c1 - ...))`` of a positive x."""
     at, x = c.word(127) - (size >> 23), (size << 8 | TOP) >> 8
     high, low = product(x, x)
@@ -238,7 +238,7 @@ def gate_series(c: Code, size: Word) -> Word:
 
 def logistic() -> str:
     """``1 / (1 + exp(x))``"""
-    c = Code("logistic_near")
+    c = RoutineBuilder("logistic_near")
     x = c.word("%x")
     power = c.call("exp_near", x)
     biased = power >> 23
@@ -275,18 +275,18 @@ def function(b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, St
     if name not in DEFINITIONS:
         return steps[name](b, lanes, x)
     for each in CALLED[name]:
-        b.declarations[f"{each}_far"] = in_floats(f"{each}_far", steps[each])
+        b.declarations[f"{each}_far"] = _in_floats(f"{each}_far", steps[each])
         b.declarations[f"{each}_near"] = DEFINITIONS[each]()
     if name == "logistic":
         b.declarations["quotient"] = quotient()
     b.declarations["weights of branches"] = WEIGHTS
     floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     definition = b.declarations[f"{name}_near"]
-    result = called(b, f"{name}_near", definition, lanes, b.cast("bitcast", floats, x, ints))
+    result = call_by_lanes(b, f"{name}_near", definition, lanes, b.cast("bitcast", floats, x, ints))
     return b.cast("bitcast", ints, result, floats)
 
 
-def scaled(
+def scale_sums(
     b: Builder,
     lanes: int,
     sums: Value,
@@ -302,11 +302,11 @@ def scaled(
     floats, ints = vector(lanes, FLOAT), vector(lanes, I32)
     bits = b.cast("bitcast", floats, scale, ints)
     return b.cast(
-        "bitcast", ints, called(b, "scaled_near", scale_integer(), lanes, sums, bits), floats
+        "bitcast", ints, call_by_lanes(b, "scaled_near", scale_integer(), lanes, sums, bits), floats
     )
 
 
-def in_floats(name: str, steps: Steps) -> str:
+def _in_floats(name: str, steps: Steps) -> str:
     """``i32 @name(i32 x)``: the bits of a function of one float32."""
     b = Builder()
     result = steps(b, 1, b.cast("bitcast", I32, Value.of("%x", I32), FLOAT))

@@ -25,7 +25,7 @@ MOST = 254
 class Word:
     """An i32 of a function; operators emit one instruction each, ``>>`` shifts in zeros."""
 
-    code: Code
+    code: RoutineBuilder
     name: str
 
     def __add__(self, other: Word | int) -> Word:
@@ -62,7 +62,7 @@ class Word:
 
 
 @dataclass
-class Code:
+class RoutineBuilder:
     """A function ``i32 @name(i32 ...)`` under construction."""
 
     name: str
@@ -175,7 +175,7 @@ def product(a: Word, b: Word) -> tuple[Word, Word]:
 
 
 def rounded(
-    c: Code, name: str, high: Word, low: Word, exponent: Word, step: int = 1
+    c: RoutineBuilder, name: str, high: Word, low: Word, exponent: Word, step: int = 1
 ) -> tuple[Word, Word]:
     """A ``product`` to 24 bits, half to even, and its exponent: that of 31 bits, or one more
     (``step``: how that is counted)."""
@@ -203,7 +203,7 @@ def rounded(
     return (value + 1) >> 1, exponent
 
 
-def normal_parts(c: Code, *numbers: Word) -> list[tuple[Word, Word]]:
+def normal_parts(c: RoutineBuilder, *numbers: Word) -> list[tuple[Word, Word]]:
     """Mantissas and biased exponents of normal numbers; others go to ``rare``."""
     exponents = [(x << 1) >> 24 for x in numbers]
     for exponent in exponents:
@@ -211,14 +211,14 @@ def normal_parts(c: Code, *numbers: Word) -> list[tuple[Word, Word]]:
     return [((x << 8 | TOP) >> 8, exponent) for x, exponent in zip(numbers, exponents, strict=True)]
 
 
-def parts(c: Code, bits: Word) -> tuple[Word, Word]:
+def parts(c: RoutineBuilder, bits: Word) -> tuple[Word, Word]:
     """Mantissa and exponent of a finite number, from its bits without a sign."""
     exponent, fraction = bits >> 23, bits & (HIDDEN - 1)
     is_small = exponent.is_("eq", 0)
     return c.select(is_small, fraction, fraction | HIDDEN), c.select(is_small, 1, exponent)
 
 
-def normalized(c: Code, name: str, bits: Word) -> tuple[Word, Word]:
+def normalized(c: RoutineBuilder, name: str, bits: Word) -> tuple[Word, Word]:
     """Mantissa of 24 bits and exponent of a number that is not 0, from its bits without a sign."""
     m, exponent = c.loop(f"{name}.head", *parts(c, bits))
     c.branch(m.is_("ult", HIDDEN), f"{name}.body", f"{name}.done")
@@ -228,7 +228,7 @@ def normalized(c: Code, name: str, bits: Word) -> tuple[Word, Word]:
     return m, exponent
 
 
-def packed(c: Code, q: Word, exponent: Word, sign: Word) -> None:
+def packed(c: RoutineBuilder, q: Word, exponent: Word, sign: Word) -> None:
     """Give the float32 of a sign, ``q`` of 31 or 32 bits, whose lowest stands for all that follow,
     and the exponent of 31 bits."""
     is_long = q.is_("slt", 0)
@@ -250,7 +250,7 @@ def packed(c: Code, q: Word, exponent: Word, sign: Word) -> None:
     c.give((m + field + c.select(up, 1, 0)) | sign)
 
 
-def specials(c: Code, x: Word, y: Word) -> tuple[Word, Word]:
+def specials(c: RoutineBuilder, x: Word, y: Word) -> tuple[Word, Word]:
     """Both without signs; NaN is given if either is one."""
     a, b = x & (TOP - 1), y & (TOP - 1)
     c.unless(a.is_("ugt", INFINITY), "nan")
@@ -258,7 +258,7 @@ def specials(c: Code, x: Word, y: Word) -> tuple[Word, Word]:
     return a, b
 
 
-def give_specials(c: Code, sign: Word) -> None:
+def give_specials(c: RoutineBuilder, sign: Word) -> None:
     """The blocks ``endless``, ``zero`` and ``nan``, which give these numbers."""
     c.label("endless")
     c.give(sign | INFINITY)
@@ -269,7 +269,7 @@ def give_specials(c: Code, sign: Word) -> None:
 
 
 def shifted_up(
-    c: Code, m: Word, exponent: Word, steps: Sequence[int], width: int
+    c: RoutineBuilder, m: Word, exponent: Word, steps: Sequence[int], width: int
 ) -> tuple[Word, Word]:
     """A number that is not 0, shifted until its highest bit is the last of ``width``, and the
     exponent, less one for each place."""
@@ -291,7 +291,7 @@ def mantissa(value: float) -> int:
     return int(np.float32(value).view(np.int32)) & (HIDDEN - 1) | HIDDEN
 
 
-def moved(c: Code, name: str, value: Word, by: Word, beside: Word) -> Word:
+def moved(c: RoutineBuilder, name: str, value: Word, by: Word, beside: Word) -> Word:
     """``value / 2^by`` rounded to nearest; half to what makes its sum with ``beside`` even."""
     whole, lost = value >> by, value << (c.word(32) - by)
     up = lost >> 31
@@ -304,7 +304,7 @@ def moved(c: Code, name: str, value: Word, by: Word, beside: Word) -> Word:
     return whole + c.phi((before, up), (f"{name}.tie", odd))
 
 
-def difference(c: Code, name: str, x: Word, y: Word, by: Word) -> tuple[Word, Word]:
+def difference(c: RoutineBuilder, name: str, x: Word, y: Word, by: Word) -> tuple[Word, Word]:
     """The mantissa of ``x - y / 2^by``, more than half of x, and 1 where its unit is half of that
     of x, else 0."""
     finer = c.select((x - (y >> by)).is_("ugt", HIDDEN), c.word(0), 1)

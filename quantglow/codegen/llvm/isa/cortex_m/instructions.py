@@ -29,23 +29,23 @@ from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import (
     LANES,
     REQUANTIZED,
     ROUNDED,
-    called,
+    build_vector,
+    call_by_lanes,
     element,
-    gathered,
     with_integer_comparisons,
 )
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct, LaneProducts, MergedDot, WindowWords
 from quantglow.codegen.llvm.isa.interface import Sharing, Steps
 from quantglow.codegen.llvm.isa.portable import Portable
-from quantglow.codegen.llvm.isa.target import Family, Host, Level, Settings, Target
-from quantglow.codegen.llvm.isa.waiting import Waiting
+from quantglow.codegen.llvm.isa.target import Host, Level, Settings, Target, TargetFamily
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, PTR, Operand, Value, splat, vector
 from quantglow.ir.types import DType
 
 _NAME, _LITERAL = r"(%[\w.]+)", r"(splat \(float \w+\))"
 _OPERAND = r"(%[\w.]+|splat \(float \w+\))"
-_COMPARISON = re.compile(rf"  {_NAME} = fcmp o([lg])([te]) (<\d+ x float>) {_OPERAND}, {_OPERAND}")
+_COMPARISON = re.compile(rf"  {_NAME} = fcmp o([lg])([te]) <(\d+) x float> {_OPERAND}, {_OPERAND}")
 _CHOICE = re.compile(
     rf"  {_NAME} = select <\d+ x i1> {_NAME}, <\d+ x float> {_NAME}, <\d+ x float> {_LITERAL}"
 )
@@ -97,7 +97,8 @@ class Comparisons:
             name, condition, *operands = match.groups()
             self.numbers |= {name} if self.choices.get(condition) == (*operands,) else set()
         elif match := _COMPARISON.fullmatch(line):
-            name, side, end, kind, x, y = match.groups()
+            name, side, end, lanes, x, y = match.groups()
+            kind = vector(int(lanes), FLOAT)
             self.choices |= {name: (x, y)} if side + end == "gt" else {}
             greater, less = (x, y) if side == "g" else (y, x)
             if self._is_spread(greater) and not self._is_spread(less) and less not in self.numbers:
@@ -124,9 +125,9 @@ class CortexM(Portable):
     """Vectors of four lanes that are scalars for the processor."""
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         """Nothing: there are no threads, and no clock that all processors have."""
-        return Waiting("", "", "", "add i64 0, 0", 1e9, "")
+        return WaitInstructions("", "", "", "add i64 0, 0", 1e9, "")
 
     @property
     def prefetches(self) -> bool:
@@ -174,14 +175,14 @@ class SmallCortexM(CortexM):
 
     def requantized(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
         ints = b.cast("bitcast", vector(lanes, FLOAT), scale, vector(lanes, I32))
-        return called(b, "requantized", REQUANTIZED, lanes, sums, ints)
+        return call_by_lanes(b, "requantized", REQUANTIZED, lanes, sums, ints)
 
     def scaled(self, b: Builder, lanes: int, sums: Value, scale: Operand) -> Value:
-        return float_functions.scaled(b, lanes, sums, scale, super().scaled)
+        return float_functions.scale_sums(b, lanes, sums, scale, super().scaled)
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         ints = b.cast("bitcast", vector(lanes, FLOAT), value, vector(lanes, I32))
-        return called(b, "rounded", ROUNDED, lanes, ints)
+        return call_by_lanes(b, "rounded", ROUNDED, lanes, ints)
 
     # -- code generation
 
@@ -231,7 +232,7 @@ class SignalCortexM(CortexM):
             smlad(b, "0", element(b, words, left, i), element(b, words, right, i))
             for i in range(LANES)
         ]
-        return gathered(b, words, products)
+        return build_vector(b, words, products)
 
     # -- results
 
@@ -247,7 +248,7 @@ class SignalCortexM(CortexM):
         kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         if lanes == 1:
             return rounded(b, value)
-        return gathered(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
+        return build_vector(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
 
 
 def rounded(b: Builder, value: Value) -> Value:
@@ -352,9 +353,9 @@ LEVELS = (
 )
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level as it is."""
     return FAMILY.target(level, host.triple)
 
 
-FAMILY = Family(ARMV7E, LEVELS, tuned, ARCHITECTURES, settings=Settings(reloc="static"))
+FAMILY = TargetFamily(ARMV7E, LEVELS, tune, ARCHITECTURES, settings=Settings(reloc="static"))

@@ -144,7 +144,7 @@ def element(b: Builder, kind: Type, values: Value, index: int) -> Value:
     return b.extract(values, index)
 
 
-def gathered(b: Builder, kind: Type, values: Sequence[Value]) -> Value:
+def build_vector(b: Builder, kind: Type, values: Sequence[Value]) -> Value:
     """Scalars as a vector."""
     result: Value = poison(kind)
     for index, value in enumerate(values):
@@ -152,7 +152,7 @@ def gathered(b: Builder, kind: Type, values: Sequence[Value]) -> Value:
     return result
 
 
-def called(b: Builder, name: str, definition: str, lanes: int, *values: Value) -> Value:
+def call_by_lanes(b: Builder, name: str, definition: str, lanes: int, *values: Value) -> Value:
     """A function of int32, lane by lane."""
     b.declarations[name] = definition
     if lanes == 1:
@@ -161,16 +161,16 @@ def called(b: Builder, name: str, definition: str, lanes: int, *values: Value) -
     results = []
     for lane in range(lanes):
         scalars = (element(b, kind, value, lane) for value in values)
-        results.append(called(b, name, definition, 1, *scalars))
-    return gathered(b, kind, results)
+        results.append(call_by_lanes(b, name, definition, 1, *scalars))
+    return build_vector(b, kind, results)
 
 
 def with_integer_comparisons(text: str) -> str:
     """The same LLVM IR without calls for comparisons of that kind."""
-    return _COMPARISON.sub(_compared, text)
+    return _COMPARISON.sub(_replace_comparison, text)
 
 
-def _compared(match: re.Match[str]) -> str:
+def _replace_comparison(match: re.Match[str]) -> str:
     """The lines that a comparison becomes."""
     name, side, lanes, x, y = match.groups()
     if not y.startswith("%"):

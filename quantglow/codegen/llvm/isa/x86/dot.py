@@ -29,6 +29,9 @@ class VnniDot(DotProduct):
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        # VPDPBUSD (Intel SDM, volume 2): the four products of a lane are added to its int32 at
+        # once, which wraps around; VPDPBUSDS would saturate.  So sums do not depend on the order of
+        # steps.
         name = f"llvm.x86.avx512.vpdpbusd.{self.isa.vector_nbytes * 8}"
         kind, x, w = self.bytes_kind, operand[0], weights[0]
         return b.call(name, self.kind, (self.kind, sums), (kind, x), (kind, w))
@@ -38,6 +41,7 @@ class VnniWordDot(WordDot):
     """Two words times two words in one instruction, ``vpdpwssd``."""
 
     def added(self, b: Builder, sums: Value, x: Operand, w: Value) -> Value:
+        # VPDPWSSD (Intel SDM, volume 2) wraps around, too; VPDPWSSDS would saturate.
         name, kind = f"llvm.x86.avx512.vpdpwssd.{self.isa.vector_nbytes * 8}", self.words_kind
         return b.call(name, self.kind, (self.kind, sums), (kind, x), (kind, w))
 
@@ -49,6 +53,8 @@ class SaturatingPairs(PairDot):
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
         kind, x, w = self.bytes_kind, operand[0], weights[0]
+        # PMADDUBSW (Intel SDM, volume 2) saturates its sums of two products, so it is exact only
+        # for weights that ``fits`` has proved.  PMADDWD by ones then adds neighbors in 32 bits.
         pairs = b.call("llvm.x86.avx2.pmadd.ub.sw", self.words_kind, (kind, x), (kind, w))
         quads = self.isa.word_products(b, pairs, "splat (i16 1)")
         return self.isa.keep(b, self.kind, b.op("add", self.kind, sums, quads))
@@ -124,6 +130,7 @@ class NestedDot(WidenedDot):
 class AmxTiles:
     """The tile registers of AMX-INT8."""
 
+    # Palette 1 (Intel SDM, volume 1, on AMX): eight registers of sixteen rows of 64 bytes.
     registers = 8
     rows = 16
     row_nbytes = 64
@@ -167,4 +174,6 @@ class AmxTiles:
         b.do_call(f"llvm.x86.{name}", *arguments)
 
     def multiply(self, b: Builder, sums: int, x: int, w: int) -> None:
+        # Unsigned bytes of x times signed ones of w, four by four, added to int32 that wraps
+        # around: the sums of VPDPBUSD.
         b.do_call("llvm.x86.tdpbusd", *((I8, str(r)) for r in (sums, x, w)))

@@ -19,7 +19,7 @@ from quantglow.codegen.llvm.isa.interface import (
     Linking,
     MatrixTiles,
 )
-from quantglow.codegen.llvm.isa.waiting import Waiting, futex_waiting
+from quantglow.codegen.llvm.isa.waiting import WaitInstructions, futex_waiting
 from quantglow.codegen.llvm.isa.x86.dot import (
     AmxTiles,
     NestedDot,
@@ -152,7 +152,7 @@ class ShuffledTable:
         return entries
 
 
-class ByteProducts(StrEnum):
+class X86ByteProducts(StrEnum):
     """How four unsigned bytes times four signed bytes are added to an int32 lane."""
 
     VNNI = "vnni"
@@ -168,7 +168,7 @@ class ByteProducts(StrEnum):
 class X86(InstructionSet):
     """One level of x86-64."""
 
-    products: ByteProducts = ByteProducts.WORDS
+    products: X86ByteProducts = X86ByteProducts.WORDS
     has_tiles: bool = False
 
     # -- products
@@ -178,28 +178,28 @@ class X86(InstructionSet):
         if x is DType.F32:
             return FloatDot(self, plain)
         if x is DType.I16:
-            if self.products is ByteProducts.VNNI:
+            if self.products is X86ByteProducts.VNNI:
                 return VnniWordDot(self, plain)
             return WordDot(self, StepCost(self.registers, 0.75, operands=2, most_vectors=4))
         if x is not DType.U8:
             raise BackendError(f"x86 multiplies unsigned bytes by signed ones, not {x}")
-        if self.products is ByteProducts.VNNI:
+        if self.products is X86ByteProducts.VNNI:
             return VnniDot(self, plain)
         return WidenedDot(self, self._words_cost, signed=False)
 
     @property
     def _words_cost(self) -> StepCost:
         """Few channels: then more steps have weights that ``SaturatingPairs.fits``."""
-        most = 2 if self.products is ByteProducts.PAIRS else 4
+        most = 2 if self.products is X86ByteProducts.PAIRS else 4
         return StepCost(self.registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
 
     def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
-        if self.products is ByteProducts.VNNI or x is not DType.U8:
+        if self.products is X86ByteProducts.VNNI or x is not DType.U8:
             return None
         return NestedDot(self, self._words_cost, signed=False, rounds=self.shuffles_bytes)
 
     def pair_product(self, core: Core) -> PairDot | None:
-        if self.products is not ByteProducts.PAIRS:
+        if self.products is not X86ByteProducts.PAIRS:
             return None
         return SaturatingPairs(self, StepCost(self.registers, core=core))
 
@@ -293,7 +293,7 @@ class X86(InstructionSet):
     # -- system
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitInstructions:
         pause, clock = "@llvm.x86.sse2.pause()", "@llvm.readcyclecounter()"
         declarations = f"declare void {pause}\ndeclare i64 {clock}\n"
         return futex_waiting(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantglow.codegen.llvm.isa.costs import Core
-from quantglow.codegen.llvm.isa.target import Family, Host, Level, Target
+from quantglow.codegen.llvm.isa.target import Host, Level, Target, TargetFamily
 from quantglow.codegen.llvm.isa.x86.features import DETECTION, tile_refusal
-from quantglow.codegen.llvm.isa.x86.instructions import X86, ByteProducts
+from quantglow.codegen.llvm.isa.x86.instructions import X86, X86ByteProducts
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
@@ -25,9 +25,9 @@ _AVX2 = replace(
     has_fma=True,
     shuffles_bytes=True,
     rounds_floats=True,
-    products=ByteProducts.PAIRS,
+    products=X86ByteProducts.PAIRS,
 )
-_AVX_VNNI = replace(_AVX2, products=ByteProducts.VNNI)
+_AVX_VNNI = replace(_AVX2, products=X86ByteProducts.VNNI)
 _AVX512 = replace(_AVX_VNNI, vector_nbytes=64, registers=32, has_masks=True)
 
 _NEEDS_AVX2 = ("avx2", "fma", "bmi2")
@@ -77,11 +77,11 @@ CORES = {
 LLVM takes for a Rocket Lake, was measured with the same numbers."""
 
 
-def tuned(level: Level, host: Host) -> Target:
+def tune(level: Level, host: Host) -> Target:
     """A level for exactly this processor."""
     isa, features = level.isa, host.features
     assert isinstance(isa, X86)
-    if isa.products is ByteProducts.VNNI:
+    if isa.products is X86ByteProducts.VNNI:
         features = f"{features},{FAST_WORDS}"
     permutes = isa.vector_nbytes == 64 and host.has("avx512vbmi")
     core = CORES.get(host.cpu, Core())
@@ -89,4 +89,4 @@ def tuned(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, features, isa, core)
 
 
-FAMILY = Family(TRIPLE, LEVELS, tuned, detection=DETECTION)
+FAMILY = TargetFamily(TRIPLE, LEVELS, tune, detection=DETECTION)

@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.interface import RAISED
 from quantglow.codegen.llvm.isa.target import Target
-from quantglow.codegen.llvm.kernels.contraction.results import Results, multipliers
+from quantglow.codegen.llvm.kernels.contraction.results import ContractionResults, multipliers
 from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
@@ -50,9 +50,9 @@ class Epilogue:
     target: Target
 
     @cached_property
-    def results(self) -> Results:
+    def results(self) -> ContractionResults:
         """Rounding, limits and packing."""
-        return Results(self.op, self.target)
+        return ContractionResults(self.op, self.target)
 
     @cached_property
     def residual(self) -> Residual:
@@ -93,7 +93,10 @@ class Epilogue:
 
     def values(self, b: Builder, sums: Value, scale: Operand, residual: Value | None) -> Value:
         """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
-        residual, through the activation.  Integers where ``Results.is_requantized``."""
+        residual, through the activation.  Integers where ``ContractionResults.is_requantized``."""
+        # Sum to float32, product, residual and activation are rounded one by one, in this order on
+        # every target, as the interpreter rounds them: no flag allows LLVM to contract or to
+        # reorder them.
         result, floats = sums, self.results.floats
         if self.results.is_requantized:
             return self.target.isa.requantized(b, self.results.lanes, sums, scale)
@@ -103,7 +106,7 @@ class Epilogue:
             result = b.op("fadd", floats, result, residual)
         if self.op.activation is None:
             return result
-        return activated(b, self.target, self.op, result)
+        return _apply_activation(b, self.target, self.op, result)
 
     def residual_steps(self, b: Builder, data: Value, vectors: int, params: Value) -> list[Value]:
         """``vectors`` of residual, in steps of the float32 sum (or reals), from one vector of their
@@ -120,24 +123,24 @@ class Epilogue:
         return self.residual_steps(b, data, vectors, params)
 
 
-def activated(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
+def _apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Value:
     """The activation of ``op`` on a vector of sums, in output steps (or reals)."""
     assert op.activation is not None
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)
     scalars = Scalars(b, target, target.f32_lanes, [sums], [DType.F32])
-    if near := limited_factor(expression):
+    if near := _limited_factor(expression):
         bound = splat(vector(target.f32_lanes, FLOAT), f32(near.args[1].value))
         if limited := target.isa.nearest_within(b, sums, bound):
             scalars.done[near] = limited
     return scalars.value(expression)
 
 
-def limited_factor(expr: Expr) -> Expr | None:
+def _limited_factor(expr: Expr) -> Expr | None:
     """``min(max($0, -c), c)`` within a factor of a product with ``$0``.  There it may be c for NaN:
     the product is NaN anyway."""
     if expr.op == "mul" and expr.args[0] == X:
         return next(filter(_is_symmetric, expr.args[1].parts()), None)
-    return next(filter(None, map(limited_factor, expr.args)), None)
+    return next(filter(None, map(_limited_factor, expr.args)), None)
 
 
 def _is_symmetric(expr: Expr) -> bool:

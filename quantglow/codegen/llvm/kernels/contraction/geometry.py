@@ -29,7 +29,7 @@ from quantglow.support.arrays import Array
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageLayout:
     """An NHWC view as bytes: extents, and distances between batches, rows, columns."""
 
     count: int
@@ -42,11 +42,11 @@ class Image:
     itemsize: int
 
     @staticmethod
-    def of(view: View) -> Image:
+    def of(view: View) -> ImageLayout:
         size = view.type.dtype.nbytes
         n, h, w, c = view.shape
         batch, row, column = (s * size for s in view.strides[:3])
-        return Image(n, h, w, c, batch, row, column, size)
+        return ImageLayout(n, h, w, c, batch, row, column, size)
 
     @property
     def pitches(self) -> tuple[int, int, int]:
@@ -68,10 +68,10 @@ class Image:
             return b.at(b.at(origin, down), across)
         return b.at(origin, down + across)
 
-    def flat(self) -> Image:
+    def flat(self) -> ImageLayout:
         """A dense image as one row of pixels."""
         pixels = self.count * self.height * self.width
-        return Image(1, 1, pixels, self.channels, 0, 0, self._pixel_pitch(), self.itemsize)
+        return ImageLayout(1, 1, pixels, self.channels, 0, 0, self._pixel_pitch(), self.itemsize)
 
     def _pixel_pitch(self) -> int:
         if self.width > 1:
@@ -80,7 +80,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Runs:
+class ContractionRuns:
     """The taps of one output pixel: ``outer`` x ``inner`` runs of ``nbytes`` bytes."""
 
     outer: int
@@ -99,7 +99,7 @@ class Runs:
         return self.outer * self.inner * self.steps
 
 
-def runs_of(conv: Conv, image: Image) -> Runs:
+def _contraction_runs(conv: Conv, image: ImageLayout) -> ContractionRuns:
     """The taps of ``conv`` on ``image``."""
     kh, kw, c_group, _ = conv.w.type.shape
     column = conv.dilations[1] * image.column_pitch
@@ -108,28 +108,28 @@ def runs_of(conv: Conv, image: Image) -> Runs:
     if kw == 1 or column == nbytes:
         joined = kw * nbytes
         if kh == 1 or row == joined:
-            return Runs(1, 0, 1, 0, kh * joined)
-        return Runs(1, 0, kh, row, joined)
+            return ContractionRuns(1, 0, 1, 0, kh * joined)
+        return ContractionRuns(1, 0, kh, row, joined)
     if kh == 1:
-        return Runs(1, 0, kw, column, nbytes)
-    return Runs(kh, row, kw, column, nbytes)
+        return ContractionRuns(1, 0, kw, column, nbytes)
+    return ContractionRuns(kh, row, kw, column, nbytes)
 
 
 @dataclass(frozen=True)
 class Geometry:
     """Input and output images of a convolution, flattened to one row where that is exact."""
 
-    x: Image
-    y: Image
-    residual: Image | None
-    runs: Runs
+    x: ImageLayout
+    y: ImageLayout
+    residual: ImageLayout | None
+    runs: ContractionRuns
     strides: tuple[int, int]
 
     @staticmethod
     def of(conv: Conv, x: View, y: View, residual: View | None) -> Geometry:
-        source, result = Image.of(x), Image.of(y)
-        extra = None if residual is None else Image.of(residual)
-        runs = runs_of(conv, source)
+        source, result = ImageLayout.of(x), ImageLayout.of(y)
+        extra = None if residual is None else ImageLayout.of(residual)
+        runs = _contraction_runs(conv, source)
         pointwise = conv.w.type.shape[:2] == (1, 1) and conv.strides == (1, 1)
         dense = source.dense and result.dense and (extra is None or extra.dense)
         if pointwise and dense:
@@ -145,7 +145,7 @@ class Geometry:
         )
 
 
-def dot_of(conv: Conv, dtype: DType, target: Target) -> DotProduct:
+def choose_dot(conv: Conv, dtype: DType, target: Target) -> DotProduct:
     """The dot product of activations, stored as ``dtype``, with the weights of ``conv``.
 
     quantglow's own quantization makes no weight of -128.
@@ -217,13 +217,13 @@ def pack_vectors(values: Array, channels: list[Array]) -> Array:
     return np.concatenate([extended[c].reshape(-1) for c in channels])
 
 
-def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -> Array:
+def pack_weights(w: Array, runs: ContractionRuns, channels: list[Array], dot: DotProduct) -> Array:
     """HWIO weights as the kernel reads them, one contiguous piece for each panel."""
     panels = panel_steps(w.astype(dot.weights_dtype, copy=False), runs, channels)
     return np.concatenate([dot.pack(steps).reshape(-1) for steps in panels])
 
 
-def panel_steps(w: Array, runs: Runs, channels: list[Array]) -> Iterator[Array]:
+def panel_steps(w: Array, runs: ContractionRuns, channels: list[Array]) -> Iterator[Array]:
     """For each panel: [steps of all runs, vectors, lanes, elements of a step]."""
     kh, kw, c_group, o = w.shape
     per_step = STEP_NBYTES // w.itemsize
@@ -234,7 +234,7 @@ def panel_steps(w: Array, runs: Runs, channels: list[Array]) -> Iterator[Array]:
     # Four bytes of a step are one word; index -1 picks the zero channel that was appended.
     words = _words(rows.reshape(run_count * runs.steps, per_step, o + 1))
     for c in channels:
-        yield _unpacked(words.take(c, axis=1), w.dtype)
+        yield _unpack(words.take(c, axis=1), w.dtype)
 
 
 def _words(steps: Array) -> Array:
@@ -248,6 +248,6 @@ def _words(steps: Array) -> Array:
     return words
 
 
-def _unpacked(words: Array, dtype: np.dtype[Any]) -> Array:
+def _unpack(words: Array, dtype: np.dtype[Any]) -> Array:
     """[...] words as [..., elements of a step], the lowest byte first."""
     return words[..., None].astype("<u4", copy=False).view(dtype)

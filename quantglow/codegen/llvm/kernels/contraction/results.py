@@ -37,7 +37,7 @@ LIMIT = 2.0**30
 
 
 @dataclass(frozen=True)
-class Results:
+class ContractionResults:
     """The results of one convolution on one target, from float32 sums."""
 
     op: Conv
@@ -234,12 +234,12 @@ def may_overflow(op: Conv) -> bool:
 def _may_exceed(op: Conv, magnitudes: Array | int) -> bool:
     """``may_overflow`` with weights of these magnitudes, added for each channel."""
     assert isinstance(op.b, Constant)
-    largest = largest_code(op.x.type) * np.asarray(magnitudes, np.float64)
+    largest = _largest_code(op.x.type) * np.asarray(magnitudes, np.float64)
     largest = largest + np.abs(op.b.value.astype(np.float64))
     bound = float((largest * multipliers(op)).max(initial=0.0))
     if op.residual is not None:
         kind = op.residual.type
-        bound += largest_code(kind) * kind.params.scale / op.sum_step
+        bound += _largest_code(kind) * kind.params.scale / op.sum_step
     if op.activation is not None:
         bound = op.activation.reach(bound, op.type.params.scale)
     return not bound < LIMIT
@@ -251,7 +251,7 @@ def multipliers(op: Conv) -> Array:
     return np.broadcast_to(scale, (op.type.shape[-1],))
 
 
-def largest_code(kind: TensorType) -> float:
+def _largest_code(kind: TensorType) -> float:
     """The largest distance of an integer from the zero point."""
     low, high = kind.dtype.limits
     return float(max(high - kind.params.zero_point, kind.params.zero_point - low))

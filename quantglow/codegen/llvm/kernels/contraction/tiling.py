@@ -44,7 +44,7 @@ class Tile:
 
 def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float) -> float:
     """Model of one tile; ``weights`` are the cycles to read a vector of them."""
-    core, computed = cost.core, whole_pixels(pixels, cost)
+    core, computed = cost.core, _whole_pixels(pixels, cost)
     products = computed * (vectors * cost.dot + cost.operand)
     loads = pixels * cost.loads + vectors
     issued = (computed * vectors + loads + 1) / core.issue
@@ -115,22 +115,22 @@ def all_shared_cycles(
 ) -> float:
     """Model of an image cut into such tiles."""
     cut = spans(width, columns)
-    return height * sum(n * shared_cycles(p, vectors, steps, cost) for p, n in cut)
+    return height * sum(n * _shared_cycles(p, vectors, steps, cost) for p, n in cut)
 
 
 def shared_candidates(width: int, vectors: int, cost: StepCost) -> list[int]:
     """The columns of such tiles."""
-    return [c for c in range(1, width + 1) if shared_fits(c, vectors, cost)] or [1]
+    return [c for c in range(1, width + 1) if _shared_fits(c, vectors, cost)] or [1]
 
 
-def shared_sums(pixels: int, vectors: int) -> int:
+def _shared_sums(pixels: int, vectors: int) -> int:
     """Vectors of sums of a tile whose pixels share their last vector by pairs."""
     return pixels * (vectors - 1) + -(-pixels // 2)
 
 
-def shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
+def _shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
     """Model of one such tile."""
-    core, sums = cost.core, shared_sums(pixels, vectors)
+    core, sums = cost.core, _shared_sums(pixels, vectors)
     issued = (sums + pixels + pixels // 2 + vectors + 1) / core.issue
     inner = max(sums * cost.dot, (pixels + vectors) / 2, core.latency, issued)
     inner += vectors * core.weights
@@ -138,13 +138,15 @@ def shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> floa
     return steps * inner + finish + -(-pixels // 2) * 2 * core.finish_of(1) - core.overlap
 
 
-def shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
+def _shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
     """Whether sums, weights, the operands of a pair and their mixture stay in registers."""
-    return shared_sums(pixels, vectors) + vectors + 3 < cost.registers
+    return _shared_sums(pixels, vectors) + vectors + 3 < cost.registers
 
 
 def candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
     """The tiles of an image among which the best one is chosen."""
+    # A tile of several rows has the whole width: then at most one of its sizes has a tail, and a
+    # kernel has at most two bodies for pixels.
     return [
         Tile(rows, columns, vectors)
         for vectors in (1, 2, 3, 4, 6, 8)
@@ -168,11 +170,11 @@ def fits(pixels: int, vectors: int, cost: StepCost) -> bool:
 
 def held(pixels: int, vectors: int, cost: StepCost) -> int:
     """Registers that a step needs."""
-    computed = whole_pixels(pixels, cost)
+    computed = _whole_pixels(pixels, cost)
     return computed * (vectors + cost.rows) + vectors * cost.weights + cost.operands
 
 
-def whole_pixels(pixels: int, cost: StepCost) -> int:
+def _whole_pixels(pixels: int, cost: StepCost) -> int:
     """Pixels for which sums are computed."""
     return -(-pixels // cost.together) * cost.together
 

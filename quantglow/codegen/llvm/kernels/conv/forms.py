@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import Kernel, KernelCall, emits, first_kernel
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, all_cycles, all_shared_cycles
@@ -19,42 +19,17 @@ from quantglow.codegen.llvm.kernels.conv.pair_products import BlockConvKernel, P
 from quantglow.codegen.llvm.kernels.conv.row_products import RowsConvKernel
 from quantglow.codegen.llvm.kernels.conv.streamed import MergedConvKernel
 from quantglow.codegen.llvm.kernels.conv.uneven_channels import GatheredConvKernel, SharedConvKernel
-from quantglow.codegen.llvm.kernels.depthwise.channel_kernels import (
-    ElementDepthwise,
-    FloatDepthwise,
-    TapDepthwise,
-)
+from quantglow.codegen.llvm.kernels.depthwise.channel_kernels import ElementDepthwise, FloatDepthwise, TapDepthwise
 from quantglow.codegen.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
-from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, choice_of
+from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, block_choice
 from quantglow.codegen.llvm.kernels.depthwise.window_kernel import WindowDepthwise
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
 
-KERNELS = (
-    ElementDepthwise,
-    WindowDepthwise,
-    TapDepthwise,
-    IntegerDepthwise,
-    FloatDepthwise,
-    PairsConvKernel,
-    TilesConvKernel,
-    MergedConvKernel,
-    RowsConvKernel,
-    GatheredConvKernel,
-    SharedConvKernel,
-    BlockConvKernel,
-    ConvKernel,
-)
+KERNELS = (ElementDepthwise, WindowDepthwise, TapDepthwise, IntegerDepthwise, FloatDepthwise, PairsConvKernel, TilesConvKernel, MergedConvKernel, RowsConvKernel, GatheredConvKernel, SharedConvKernel, BlockConvKernel, ConvKernel)
 """The last one takes every convolution."""
 
-FORMS: dict[str, type[ConvKernel]] = {
-    "pairs": PairsConvKernel,
-    "matrix": TilesConvKernel,
-    "gathered": GatheredConvKernel,
-    "shared": SharedConvKernel,
-    "blocks": BlockConvKernel,
-    "plain": ConvKernel,
-}
+FORMS: dict[str, type[ConvKernel]] = {"pairs": PairsConvKernel, "matrix": TilesConvKernel, "gathered": GatheredConvKernel, "shared": SharedConvKernel, "blocks": BlockConvKernel, "plain": ConvKernel}
 """Forms in the order of preference, see ``KERNELS``."""
 
 FIXED = ("matrix",)
@@ -91,31 +66,31 @@ class ConvForms:
         """``Forms``"""
         return isinstance(step.op, Conv) and not step.op.depthwise
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if not isinstance(kernel, ConvKernel) or type(kernel) not in FORMS.values():
             return None
-        return choice_in(kernel)
+        return _choice_in(kernel)
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         assert isinstance(step.op, Conv)
         kernels = ((name, form(step, step.op, target)) for name, form in FORMS.items())
         return [c for name, kernel in kernels if kernel.exists for c in _choices(name, kernel)]
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
         """``Forms``"""
         return kernel_of(step, target, choice)
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
-        return modeled_cycles(kernel)
+        return _modelled_cycles(kernel)
 
 
-def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
+def kernel_of(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
     """The kernel of a choice, of which any field may be None; None where the convolution has no
     such choice."""
     if (form := FORMS.get(choice.form)) is None:
@@ -125,7 +100,7 @@ def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | Non
     return kernel if is_allowed(kernel, choice) else None
 
 
-def is_allowed(kernel: ConvKernel, choice: Choice) -> bool:
+def is_allowed(kernel: ConvKernel, choice: KernelChoice) -> bool:
     """Whether each field of a choice is one that its form has."""
     if choice.unroll is not None and (choice.form not in UNROLLED or choice.unroll not in UNROLLS):
         return False
@@ -137,7 +112,7 @@ def is_allowed(kernel: ConvKernel, choice: Choice) -> bool:
     return kernel.exists
 
 
-def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
+def _choices(form: str, kernel: ConvKernel) -> Iterator[KernelChoice]:
     tiles: Sequence[tuple[int, int, int] | None] = (None,)
     if form not in FIXED:
         tiles = [(tile.rows, tile.columns, tile.vectors) for tile in kernel.possible_tiles]
@@ -146,13 +121,13 @@ def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
         unrolls = _unrolls(kernel.geometry.runs.steps)
     for tile in tiles:
         for outer in (False, True):
-            placed = replace(kernel, chosen=Choice(form, tile, outer))
+            placed = replace(kernel, chosen=KernelChoice(form, tile, outer))
             if (outer and placed.all_panels == 1) or not placed.exists:
                 continue
             far = placed.weights_are_far and form not in FIXED
             for unroll in unrolls:
                 for prefetch in PREFETCHES if far else (None,):
-                    yield Choice(form, tile, outer, unroll, prefetch)
+                    yield KernelChoice(form, tile, outer, unroll, prefetch)
 
 
 def _unrolls(steps: int) -> list[int]:
@@ -163,22 +138,16 @@ def _unrolls(steps: int) -> list[int]:
     return sorted(by_length.values())
 
 
-def choice_in(kernel: ConvKernel) -> Choice:
+def _choice_in(kernel: ConvKernel) -> KernelChoice:
     """The choice that a kernel is made with, the fields that its form has filled in."""
     (form,) = (name for name, kind in FORMS.items() if type(kernel) is kind)
     tile, steps = kernel.tile, kernel.geometry.runs.steps
     same = [u for u in _unrolls(steps) if u == kernel.unroll or steps // u <= 1]
     far = kernel.weights_are_far and form not in FIXED
-    return Choice(
-        form,
-        None if form in FIXED else (tile.rows, tile.columns, tile.vectors),
-        kernel.panels_outer and kernel.all_panels > 1,
-        min(same) if form in UNROLLED else None,
-        kernel.prefetching if far else None,
-    )
+    return KernelChoice(form, None if form in FIXED else (tile.rows, tile.columns, tile.vectors), kernel.panels_outer and kernel.all_panels > 1, min(same) if form in UNROLLED else None, kernel.prefetching if far else None)
 
 
-def modeled_cycles(kernel: ConvKernel) -> float:
+def _modelled_cycles(kernel: ConvKernel) -> float:
     """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
     if isinstance(kernel, TilesConvKernel):
         return 0.0
@@ -197,43 +166,41 @@ class DepthwiseForms:
         """``Forms``"""
         return isinstance(step.op, Conv) and step.op.depthwise
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, IntegerDepthwise):
-            return choice_of(kernel.rows, kernel.blocks)
+            return block_choice(kernel.rows, kernel.blocks)
         if isinstance(kernel, FloatDepthwise):
-            return Choice(_form_of(kernel), (1, kernel.most_columns, 1))
+            return KernelChoice(_form_name(kernel), (1, kernel.most_columns, 1))
         return None
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, FloatDepthwise):
-            form = _form_of(kernel)
-            return [Choice(form, (1, columns, 1)) for columns in kernel.possible_columns]
+            form = _form_name(kernel)
+            return [KernelChoice(form, (1, columns, 1)) for columns in kernel.possible_columns]
         return kernel.possible_choices if isinstance(kernel, IntegerDepthwise) else []
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> Kernel | None:
         """``Forms``"""
         if choice not in self.choices(step, target):
             return None
         return self._made(step, target, choice)
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
-            return integer_cycles(kernel)
+            return _integer_cycles(kernel)
         kh, kw = kernel.conv.w.type.shape[:2]
         vectors = -(-kernel.y.channels // kernel.lanes)
         tile = Tile(1, kernel.most_columns, 1)
         cost = kernel.dot.cost
         return all_cycles(tile, kernel.y.height, kernel.y.width, vectors, kh * kw, cost)
 
-    def _made(
-        self, step: Compute, target: Target, choice: Choice
-    ) -> IntegerDepthwise | FloatDepthwise:
+    def _made(self, step: Compute, target: Target, choice: KernelChoice) -> IntegerDepthwise | FloatDepthwise:
         assert isinstance(step.op, Conv)
         if choice.form == ELEMENTS:
             return ElementDepthwise(step, step.op, target, choice)
@@ -242,11 +209,11 @@ class DepthwiseForms:
         return IntegerDepthwise(step, step.op, target, choice)
 
 
-def _form_of(kernel: FloatDepthwise) -> str:
+def _form_name(kernel: FloatDepthwise) -> str:
     return ELEMENTS if isinstance(kernel, ElementDepthwise) else FLOATS
 
 
-def integer_cycles(kernel: IntegerDepthwise) -> float:
+def _integer_cycles(kernel: IntegerDepthwise) -> float:
     """Cycles of an image: dot products, interleaving, and the ends of sums."""
     rows, blocks = kernel.rows, kernel.blocks
     read, kept = len(kernel.taps.read(blocks.columns)), len(kernel.taps.kept(blocks.columns))

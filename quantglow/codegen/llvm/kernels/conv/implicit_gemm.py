@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.interface import LINE_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.tiling import groups
-from quantglow.codegen.llvm.kernels.conv.loops import ConvLoops, Place
+from quantglow.codegen.llvm.kernels.conv.loops import ConvLoops, TilePointers
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
 from quantglow.codegen.llvm.values import ABSENT, Value
 from quantglow.ir.symbolic.size import likely
@@ -91,7 +91,9 @@ class ConvKernel(ConvLoops):
         """Bytes of the next panel that each step of a tile prefetches."""
         return -(-self.panel_nbytes // (self.geometry.runs.total_steps * self.shares))
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+    def body(
+        self, rows: int, columns: int, vectors: int, channels: int, place: TilePointers
+    ) -> None:
         """Sums of a tile, then its epilogue."""
         pixels = [(r, c) for r in range(rows) for c in range(columns)]
         kind = self.dot.kind
@@ -234,6 +236,8 @@ class ConvKernel(ConvLoops):
         if dot.multiplies_elements:
             self.add_elements(row, offsets, weights, sums)
             return
+        # Pixel by pixel, so that a single operand is alive at a time: the sums of the tile and the
+        # weights of the step take all other registers (``tiling.fits``).
         for m, offset in enumerate(offsets):
             operand = dot.operand(b, b.at(row, offset))
             for n, weight in enumerate(weights):
@@ -276,14 +280,16 @@ class ConvKernel(ConvLoops):
     # -- results
 
     def store_tile(
-        self, sums: list[Value], pixels: list[tuple[int, int]], channels: int, place: Place
+        self, sums: list[Value], pixels: list[tuple[int, int]], channels: int, place: TilePointers
     ) -> None:
         """Finish and store a tile."""
         vectors = len(sums) // len(pixels)
         for index, (r, c) in enumerate(pixels):
             self.store(sums[index * vectors : (index + 1) * vectors], r, c, channels, place)
 
-    def store(self, sums: list[Value], row: int, column: int, channels: int, place: Place) -> None:
+    def store(
+        self, sums: list[Value], row: int, column: int, channels: int, place: TilePointers
+    ) -> None:
         """Finish and store one pixel's channels."""
         b, g, lanes = self.b, self.geometry, self.dot.lanes
         y = b.at(place.y, row * g.y.row_pitch + column * g.y.column_pitch)
@@ -301,7 +307,7 @@ class ConvKernel(ConvLoops):
             first += size
 
     def values(
-        self, sums: list[Value], first: int, valid: int, residual: Value, place: Place
+        self, sums: list[Value], first: int, valid: int, residual: Value, place: TilePointers
     ) -> list[Value]:
         """Sums of one pixel, from vector ``first`` of a panel, in steps (or reals)."""
         b, size = self.b, len(sums)

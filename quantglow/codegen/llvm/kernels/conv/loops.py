@@ -59,6 +59,8 @@ class ConvLoops(ConvPlan):
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)
+            # What the outer loop walks is read once, what the inner one walks once for each of its
+            # rounds: the larger of weights and image should be outside (``ConvPlan.panels_outer``).
             if self.panels_outer:
                 channels = self.locate_channels(outer)
                 with b.loop(*self._inner(part)) as tile:
@@ -144,7 +146,7 @@ class ConvLoops(ConvPlan):
         residual = pixels.residual
         if g.residual is not None:
             residual = b.at(residual, b.mul(channels.first, g.residual.itemsize))
-        place = Place(
+        place = TilePointers(
             b.at(pixels.x, channels.x_offset),
             b.at(pixels.y, b.mul(channels.first, g.y.itemsize)),
             b.at(self.w, channels.weights),
@@ -196,7 +198,9 @@ class ConvLoops(ConvPlan):
             kinds.append((panels.tail_vectors, panels.tail_channels, is_tail))
         return kinds
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+    def body(
+        self, rows: int, columns: int, vectors: int, channels: int, place: TilePointers
+    ) -> None:
         """One tile: ``channels`` of ``vectors`` vectors are stored."""
         raise NotImplementedError
 
@@ -225,7 +229,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePointers:
     """The place of a tile: pointers to its input, output, weights and residual, and the position of
     its first channel among the packed constants."""
 

@@ -23,9 +23,9 @@ from itertools import islice
 
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.interface import LINE_NBYTES
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image
-from quantglow.codegen.llvm.kernels.conv.loops import Place
-from quantglow.codegen.llvm.kernels.conv.tile_blocks import Block, Grid, Pixel
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
+from quantglow.codegen.llvm.kernels.conv.loops import TilePointers
+from quantglow.codegen.llvm.kernels.conv.tile_blocks import BlockGrid, Pixel, TileBlock
 from quantglow.codegen.llvm.kernels.conv.tile_plan import Pass, TilesPlan
 from quantglow.codegen.llvm.values import Operand, Value
 
@@ -38,18 +38,18 @@ Begin = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Sums:
+class GroupSums:
     """A group: where its sums lie on the stack, its blocks, the place of its first pixel, and its
     number in the tile, or among all that use a panel where that comes from far away."""
 
     at: Value
-    blocks: tuple[Block, ...]
-    place: Place
+    blocks: tuple[TileBlock, ...]
+    place: TilePointers
     number: Value
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingGroup:
     """The rest of a group whose products are added: the store of each register, then its
     epilogue."""
 
@@ -83,11 +83,13 @@ class TilesConvKernel(TilesPlan):
         """Bytes of the sums of a group."""
         return self.blocks.blocks * self._panel_vectors * self._tile_nbytes
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+    def body(
+        self, rows: int, columns: int, vectors: int, channels: int, place: TilePointers
+    ) -> None:
         """The groups of a tile, the end of each between the products of the next."""
         b, grid = self.b, self.blocks.grid(rows, columns)
         self._keep_constants(place, vectors)
-        waiting = Waiting()
+        waiting = PendingGroup()
         if grid.count:
             self._add_all(self._sums(grid, "0", place), vectors, waiting)
         if grid.count > 1:
@@ -106,7 +108,7 @@ class TilesConvKernel(TilesPlan):
             waiting = self._waiting(remainder, vectors, channels)
         waiting.emit()
 
-    def _keep_constants(self, place: Place, vectors: int) -> None:
+    def _keep_constants(self, place: TilePointers, vectors: int) -> None:
         """Load what all pixels of a panel need once: to LLVM, tile instructions write anywhere."""
         load = super()._multipliers_of
         self.multipliers = [load(place.first, v) for v in range(vectors)]
@@ -114,7 +116,7 @@ class TilesConvKernel(TilesPlan):
     def _multipliers_of(self, first: Value, index: int) -> Value:
         return self.multipliers[index]
 
-    def _sums(self, grid: Grid, index: Operand, place: Place) -> Sums:
+    def _sums(self, grid: BlockGrid, index: Operand, place: TilePointers) -> GroupSums:
         """One of the equal groups."""
         height, width = self.blocks.size
         row, column = "0", index
@@ -123,20 +125,22 @@ class TilesConvKernel(TilesPlan):
         at = self._moved(place, self.b.mul(row, height), self.b.mul(column, width))
         return self._sums_at(grid.group, index, at)
 
-    def _sums_at(self, blocks: tuple[Block, ...], index: Operand, place: Place) -> Sums:
+    def _sums_at(
+        self, blocks: tuple[TileBlock, ...], index: Operand, place: TilePointers
+    ) -> GroupSums:
         """A group; neighbors have different rooms for their sums."""
         b = self.b
         odd = str(int(index) % 2) if index.isdigit() else b.op("and", b.index, index, "1")
         room = b.at(self.sums, b.mul(odd, self._sums_nbytes))
         if self.streams_weights:
             index = b.add(index, b.mul(self.turn, self._tile_groups))
-        return Sums(room, blocks, place, b.constant(index))
+        return GroupSums(room, blocks, place, b.constant(index))
 
-    def _moved(self, place: Place, rows: Value | int, columns: Value | int) -> Place:
+    def _moved(self, place: TilePointers, rows: Value | int, columns: Value | int) -> TilePointers:
         """The place so many rows and columns further."""
         b, g = self.b, self.geometry
 
-        def at(pointer: Value, image: Image, strides: tuple[int, int]) -> Value:
+        def at(pointer: Value, image: ImageLayout, strides: tuple[int, int]) -> Value:
             down, across = strides[0] * image.row_pitch, strides[1] * image.column_pitch
             for count, nbytes in ((str(rows), down), (str(columns), across)):
                 pointer = pointer if count == "0" else b.at(pointer, b.mul(count, nbytes))
@@ -151,7 +155,7 @@ class TilesConvKernel(TilesPlan):
 
     # -- ends
 
-    def _waiting(self, sums: Sums, vectors: int, channels: int) -> Waiting:
+    def _waiting(self, sums: GroupSums, vectors: int, channels: int) -> PendingGroup:
         """The stores of a group's last pass, and the epilogue, one pixel after the other."""
 
         def end(index: int, position: int, pixel: Pixel) -> None:
@@ -166,10 +170,10 @@ class TilesConvKernel(TilesPlan):
         ]
         passes = self._passes(vectors)
         if self._is_single(passes):
-            return Waiting({}, ends)  # stored already
-        return Waiting(self._stores(passes[-1], sums), ends)
+            return PendingGroup({}, ends)  # stored already
+        return PendingGroup(self._stores(passes[-1], sums), ends)
 
-    def _stores(self, each: Pass, sums: Sums) -> dict[int, Emit]:
+    def _stores(self, each: Pass, sums: GroupSums) -> dict[int, Emit]:
         """The store of each register after a pass."""
 
         def store(register: int, block: int, vector: int) -> None:
@@ -193,7 +197,7 @@ class TilesConvKernel(TilesPlan):
 
     # -- products
 
-    def _add_all(self, sums: Sums, vectors: int, waiting: Waiting) -> None:
+    def _add_all(self, sums: GroupSums, vectors: int, waiting: PendingGroup) -> None:
         """The products of a group, with what waits of the one before between them: a register is
         stored where its next sum begins, and the epilogue follows when all are."""
         passes, stores = self._passes(vectors), waiting.stores
@@ -222,7 +226,7 @@ class TilesConvKernel(TilesPlan):
         """Whether a group has but one step."""
         return self._steps == len(passes) == 1
 
-    def _add_single(self, each: Pass, sums: Sums, ends: Sequence[Emit]) -> None:
+    def _add_single(self, each: Pass, sums: GroupSums, ends: Sequence[Emit]) -> None:
         """The only step of a group: few products, so that each sum is stored behind the next one
         and its share of the epilogue."""
         stores = list(self._stores(each, sums).values())
@@ -234,7 +238,7 @@ class TilesConvKernel(TilesPlan):
                 emit()
         stores[-1]()
 
-    def _add_unrolled(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
+    def _add_unrolled(self, each: Pass, sums: GroupSums, stores: Stores) -> Iterator[None]:
         """All steps of a pass one after the other.  Yields after each product."""
         for step in range(self._steps):
             run, part = divmod(step, len(self._parts))
@@ -245,7 +249,7 @@ class TilesConvKernel(TilesPlan):
             begin = None if step else partial(self._begin, each, sums, stores)
             yield from self._add_part(each, sums, self._part_of(x, part), w, begin)
 
-    def _add_looped(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
+    def _add_looped(self, each: Pass, sums: GroupSums, stores: Stores) -> Iterator[None]:
         """All steps of a pass, as loops.  Yields after them."""
         b, runs, parts = self.b, self.geometry.runs, len(self._parts)
 
@@ -272,7 +276,7 @@ class TilesConvKernel(TilesPlan):
                 add(self._part_of(x, parts - 1), b.at(w, (parts - 1) * step_nbytes))
         yield
 
-    def _prefetch_ahead(self, sums: Sums, step: Operand) -> None:
+    def _prefetch_ahead(self, sums: GroupSums, step: Operand) -> None:
         """Prefetch weights as fast as all groups of a panel use them."""
         if not self.streams_weights:
             return
@@ -291,7 +295,7 @@ class TilesConvKernel(TilesPlan):
     def _part_of(self, run: Value, part: int) -> Value:
         return self.b.at(run, self._parts[part].first * STEP_NBYTES)
 
-    def _begin(self, each: Pass, sums: Sums, stores: Stores, block: int, vector: int) -> None:
+    def _begin(self, each: Pass, sums: GroupSums, stores: Stores, block: int, vector: int) -> None:
         """A sum begins with the bias, one row for all pixels; what the register holds is stored."""
         register = self._sum_register(block, vector)
         if register in stores:
@@ -300,7 +304,7 @@ class TilesConvKernel(TilesPlan):
         self.tiles_of.load(self.b, register, bias, 0)
 
     def _add_part(
-        self, each: Pass, sums: Sums, x: Value, w: Value, begin: Begin | None = None
+        self, each: Pass, sums: GroupSums, x: Value, w: Value, begin: Begin | None = None
     ) -> Iterator[None]:
         """Add the products of up to a row of bytes of each pixel.  Yields after each product."""
         b, tiles, row_nbytes = self.b, self.tiles_of, self._row_nbytes

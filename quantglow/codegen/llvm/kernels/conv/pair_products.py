@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, PairDot
-from quantglow.codegen.llvm.kernels.contraction.geometry import Runs, panel_steps
+from quantglow.codegen.llvm.kernels.contraction.geometry import ContractionRuns, panel_steps
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.codegen.llvm.kernels.conv.loops import Channels, Place
+from quantglow.codegen.llvm.kernels.conv.loops import Channels, TilePointers
 from quantglow.codegen.llvm.values import ABSENT, I32, I64, Value, bits_type, proper_vector, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.symbolic.size import is_free
@@ -183,7 +183,7 @@ class _Steps:
     ahead: Value
 
 
-def step_offsets(runs: Runs) -> Array:
+def step_offsets(runs: ContractionRuns) -> Array:
     """int32 [steps]: bytes from a pixel's first tap to what each step reads."""
     outer = np.arange(runs.outer)[:, None, None] * runs.outer_pitch
     inner = np.arange(runs.inner)[:, None] * runs.inner_pitch
@@ -221,7 +221,9 @@ class BlockConvKernel(ConvKernel):
 
     # -- one tile
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+    def body(
+        self, rows: int, columns: int, vectors: int, channels: int, place: TilePointers
+    ) -> None:
         pixels = [(r, c) for r in range(rows) for c in range(columns)]
         kind = self.dot.kind
         bias = [

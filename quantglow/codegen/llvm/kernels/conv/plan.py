@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.codegen.llvm.kernels.contraction.geometry import (
     Geometry,
     Panels,
-    dot_of,
+    choose_dot,
     pack_vectors,
     pack_weights,
     panel_channels,
@@ -47,13 +47,13 @@ class ConvPlan:
     step: Compute
     conv: Conv
     target: Target
-    chosen: Choice | None = None
+    chosen: KernelChoice | None = None
 
     def __post_init__(self) -> None:
         x, w = self.step.inputs[:2]
         residual = self.step.inputs[3] if self.conv.residual is not None else None
         self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
-        self.dot = dot_of(self.conv, x.type.dtype, self.target)
+        self.dot = choose_dot(self.conv, x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         self.channels = w.shape[3] // self.conv.group

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
@@ -128,7 +128,7 @@ class StreamedConvKernel(ConvKernel):
         return [(PTR, value) for value in values]
 
     @property
-    def results(self) -> list[Image]:
+    def results(self) -> list[ImageLayout]:
         """Images with a pixel for each pixel of the result."""
         g = self.geometry
         return [g.y] if g.residual is None else [g.y, g.residual]

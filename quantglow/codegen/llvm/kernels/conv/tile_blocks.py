@@ -19,7 +19,7 @@ Pixel = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Block:
+class TileBlock:
     """The positions of one register: the first one, and the pixel of each; None for a position
     whose result nobody stores."""
 
@@ -29,13 +29,13 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Grid:
+class BlockGrid:
     """A tile as ``rows`` x ``columns`` equal groups, and a last smaller one at ``remainder_at``."""
 
     rows: int
     columns: int
-    group: tuple[Block, ...]
-    remainder: tuple[Block, ...] = ()
+    group: tuple[TileBlock, ...]
+    remainder: tuple[TileBlock, ...] = ()
     remainder_at: Pixel = (0, 0)
 
     @property
@@ -45,7 +45,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class TileBlocks:
     """How images of ``height`` x ``width`` pixels are cut into blocks.
 
     ``blocks``     blocks of a group
@@ -86,7 +86,7 @@ class Blocks:
             return self.blocks
         return self.height * -(-self.width // self.positions)
 
-    def grid(self, rows: int, columns: int) -> Grid:
+    def grid(self, rows: int, columns: int) -> BlockGrid:
         """A tile of whole groups and a remainder."""
         height, width = self.size
         down, rows_left = divmod(rows, height)
@@ -94,12 +94,14 @@ class Blocks:
         group = self._group(height, width)
         if columns_left:
             assert rows == 1
-            return Grid(1, across, group, self._group(1, columns_left), (0, across * width))
+            return BlockGrid(1, across, group, self._group(1, columns_left), (0, across * width))
         if rows_left:
-            return Grid(down, across, group, self._group(rows_left, columns), (down * height, 0))
-        return Grid(down, across, group)
+            return BlockGrid(
+                down, across, group, self._group(rows_left, columns), (down * height, 0)
+            )
+        return BlockGrid(down, across, group)
 
-    def _group(self, rows: int, columns: int) -> tuple[Block, ...]:
+    def _group(self, rows: int, columns: int) -> tuple[TileBlock, ...]:
         """The blocks of so many rows and columns."""
         if self.by_rows:
             return tuple(self._block(row, 0, 0) for row in range(rows))
@@ -107,7 +109,7 @@ class Blocks:
             return self._run((rows - 1) * self.pitch + columns)
         return self._run(columns)
 
-    def _run(self, length: int) -> tuple[Block, ...]:
+    def _run(self, length: int) -> tuple[TileBlock, ...]:
         """Blocks that cover positions next to each other, the last one moved back."""
         blocks, size = [], self.positions
         for start in range(0, length, size):
@@ -115,13 +117,13 @@ class Blocks:
             blocks.append(self._block(0, first, start - first))
         return tuple(blocks)
 
-    def _block(self, row: int, first: int, known: int) -> Block:
+    def _block(self, row: int, first: int, known: int) -> TileBlock:
         """One block; its first ``known`` results are those of another one."""
         places = range(first, first + self.positions)
         pixels = [
             None if index < known else self._pixel(row, place) for index, place in enumerate(places)
         ]
-        return Block(row, first, tuple(pixels))
+        return TileBlock(row, first, tuple(pixels))
 
     def _pixel(self, row: int, place: int) -> Pixel | None:
         if not self.is_flat:

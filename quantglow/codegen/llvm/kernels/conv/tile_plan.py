@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.isa.interface import LINE_NBYTES, MatrixTiles
 from quantglow.codegen.llvm.kernels.contraction.geometry import panel_steps
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.codegen.llvm.kernels.conv.tile_blocks import SUMS, Blocks, row_positions
+from quantglow.codegen.llvm.kernels.conv.tile_blocks import SUMS, TileBlocks, row_positions
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
@@ -43,7 +43,7 @@ five networks take 3 % more or less; with 0.6, up to 12 % more."""
 
 
 @dataclass(frozen=True)
-class Part:
+class TilePart:
     """A row of a register within a run: its first step, the steps of it whose weights are zero."""
 
     first: int
@@ -104,7 +104,7 @@ class TilesPlan(ConvKernel):
         return is_free(y.height) or is_free(y.width)
 
     @cached_property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> TileBlocks:
         """How pixels are cut: into few blocks, as long as possible."""
         height, width = self.image_size
         plans = [self._blocks_by_rows(height, width)]
@@ -113,15 +113,15 @@ class TilesPlan(ConvKernel):
             count = -(-length // self.tiles_of.rows)
             if count <= SUMS:
                 positions = -(-length // count)
-                plans.append(Blocks(height, width, count, positions, self._flat_pitch))
+                plans.append(TileBlocks(height, width, count, positions, self._flat_pitch))
         return min(plans, key=lambda blocks: blocks.count)
 
-    def _blocks_by_rows(self, height: int, width: int) -> Blocks:
+    def _blocks_by_rows(self, height: int, width: int) -> TileBlocks:
         """Blocks that lie in one row each."""
         rows, count = self.tiles_of.rows, self._group_blocks
         if height > 1 and width <= rows:
-            return Blocks(height, width, min(count, height), width)
-        return Blocks(height, width, count, row_positions(width, rows, count))
+            return TileBlocks(height, width, min(count, height), width)
+        return TileBlocks(height, width, count, row_positions(width, rows, count))
 
     @property
     def _group_blocks(self) -> int:
@@ -164,11 +164,13 @@ class TilesPlan(ConvKernel):
         return min(self._row_nbytes // STEP_NBYTES, self.geometry.runs.steps)
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[TilePart]:
         """The rows that cover a run."""
         steps, size = self.geometry.runs.steps, self._part_steps
         starts = range(0, steps, size)
-        return [Part(min(start, steps - size), max(start - (steps - size), 0)) for start in starts]
+        return [
+            TilePart(min(start, steps - size), max(start - (steps - size), 0)) for start in starts
+        ]
 
     @property
     def _runs(self) -> int:
@@ -250,7 +252,7 @@ class TilesPlan(ConvKernel):
                 packed.append(np.stack(parts, axis=1).reshape(-1))
         return np.concatenate(packed)
 
-    def _packed(self, vectors: Array, part: Part) -> Array:
+    def _packed(self, vectors: Array, part: TilePart) -> Array:
         """[runs, vectors, steps, bytes] of one part, zeros where it overlaps another."""
         steps = vectors[:, :, part.first : part.first + self._part_steps].copy()
         steps[:, :, : part.zeros] = 0

@@ -28,7 +28,7 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import (
     shared_candidates,
 )
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.codegen.llvm.kernels.conv.loops import Place
+from quantglow.codegen.llvm.kernels.conv.loops import TilePointers
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import I8, I32, Value, vector
@@ -246,7 +246,7 @@ class SharedConvKernel(ConvKernel):
     # -- results
 
     def store_tile(
-        self, sums: list[Value], pixels: list[tuple[int, int]], channels: int, place: Place
+        self, sums: list[Value], pixels: list[tuple[int, int]], channels: int, place: TilePointers
     ) -> None:
         whole = self.vectors - 1
         for index, (r, c) in enumerate(pixels):
@@ -256,7 +256,7 @@ class SharedConvKernel(ConvKernel):
             self._store_shared(total, pixels[2 * index : 2 * index + 2], channels, place)
 
     def _store_shared(
-        self, total: Value, pixels: Sequence[tuple[int, int]], channels: int, place: Place
+        self, total: Value, pixels: Sequence[tuple[int, int]], channels: int, place: TilePointers
     ) -> None:
         """The last channels of a pair of pixels."""
         b, y, lanes, whole = self.b, self.geometry.y, self.dot.lanes, self.vectors - 1
@@ -274,7 +274,7 @@ class SharedConvKernel(ConvKernel):
             store_partial(b, self.target, element, lanes // 2, valid, part, at)
 
     def _shared_residual(
-        self, pixels: Sequence[tuple[int, int]], valid: int, place: Place
+        self, pixels: Sequence[tuple[int, int]], valid: int, place: TilePointers
     ) -> Value:
         """The residual of the last channels of a pair of pixels, in steps (or reals)."""
         b, g, lanes = self.b, self.geometry.residual, self.dot.lanes

@@ -18,18 +18,24 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, instruction_rules
 from quantglow.codegen.llvm.kernels.vector.access import (
-    interleaved,
+    interleave_vectors,
     load_strided,
     store_strided,
-    transposed,
+    transpose_square,
 )
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed, item_pointers, moved
+from quantglow.codegen.llvm.kernels.vector.loops import (
+    LoopAxis,
+    Nest,
+    advance,
+    collapse_axes,
+    item_pointers,
+)
 from quantglow.codegen.llvm.kernels.vector.vectors import (
     ELEMENTS,
     Piece,
     literal,
     narrower,
-    unmasked,
+    split_masked,
 )
 from quantglow.codegen.llvm.values import Type, Value, bits_type, splat, vector
 from quantglow.ir.program.program import Copy, Fill, View
@@ -49,7 +55,7 @@ MOST_ROW_NBYTES = 32
 def emit_copy(step: Copy, target: Target) -> KernelCall:
     """``dst[...] = src``"""
     kind = step.dst.type
-    axes = collapsed(kind.shape, (step.dst, step.src))
+    axes = collapse_axes(kind.shape, (step.dst, step.src))
     itemsize = kind.dtype.nbytes
     if axes[-1].strides == (itemsize, itemsize):
         axes, itemsize = _as_bytes(axes, itemsize), 1
@@ -59,18 +65,18 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     return KernelCall(b.finish(), (step.dst, step.src), items, likely(kind.nbytes) / 4, "copy")
 
 
-def _as_bytes(axes: Sequence[Axis], itemsize: int) -> list[Axis]:
-    return [*axes[:-1], Axis(axes[-1].size * itemsize, (1, 1))]
+def _as_bytes(axes: Sequence[LoopAxis], itemsize: int) -> list[LoopAxis]:
+    return [*axes[:-1], LoopAxis(axes[-1].size * itemsize, (1, 1))]
 
 
 def _emit(
-    b: Builder, target: Target, axes: list[Axis], itemsize: int, pointers: Sequence[Value]
+    b: Builder, target: Target, axes: list[LoopAxis], itemsize: int, pointers: Sequence[Value]
 ) -> int:
     """The best code for the strides; the number of work items."""
     element = bits_type(8 * itemsize)
     if _planar(axes, itemsize):
         return _interleave(b, target, axes, element, itemsize, pointers)
-    tiled = _tiled(axes, itemsize, target)
+    tiled = _find_tiles(axes, itemsize, target)
     if tiled is not None:
         return _transpose(b, tiled[0], tiled[1], tiled[2], element, pointers)
     return _rows(b, target, axes, element, itemsize, pointers)
@@ -79,7 +85,7 @@ def _emit(
 def _rows(
     b: Builder,
     target: Target,
-    axes: Sequence[Axis],
+    axes: Sequence[LoopAxis],
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
@@ -101,7 +107,7 @@ def _lanes(target: Target, itemsize: int, length: int) -> int:
     return narrower(target.vector_nbytes // itemsize, length if is_free(length) else max(length, 1))
 
 
-def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
+def _planar(axes: Sequence[LoopAxis], itemsize: int) -> bool:
     """Few channels, side by side in the destination only."""
     if len(axes) < 2:
         return False
@@ -117,7 +123,7 @@ def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
 def _interleave(
     b: Builder,
     target: Target,
-    axes: Sequence[Axis],
+    axes: Sequence[LoopAxis],
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
@@ -127,10 +133,10 @@ def _interleave(
     nest = Nest(tuple(axes[:-2]), pixels, lanes, 1)
 
     def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
-        for piece in unmasked(group):
+        for piece in split_masked(group):
             sources = [b.at(at[1], c * channels.strides[1]) for c in range(channels.size)]
             planes = [load_strided(b, element, itemsize, s, itemsize, piece) for s in sources]
-            mixed = interleaved(b, element, piece.lanes, planes)
+            mixed = interleave_vectors(b, element, piece.lanes, planes)
             kind = vector(piece.lanes * channels.size, element)
             b.store(kind, mixed, b.at(at[0], piece.start * pixels.strides[0]))
 
@@ -138,9 +144,9 @@ def _interleave(
     return nest.items
 
 
-def _tiled(
-    axes: Sequence[Axis], itemsize: int, target: Target
-) -> tuple[tuple[Axis, ...], tuple[Axis, Axis], int] | None:
+def _find_tiles(
+    axes: Sequence[LoopAxis], itemsize: int, target: Target
+) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, LoopAxis], int] | None:
     """Outer axes; the axes dense in the source and in the destination; the size of the tiles."""
     across = axes[-1]
     if across.strides[0] != itemsize:
@@ -159,8 +165,8 @@ def _tiled(
 
 def _transpose(
     b: Builder,
-    outer: tuple[Axis, ...],
-    tile: tuple[Axis, Axis],
+    outer: tuple[LoopAxis, ...],
+    tile: tuple[LoopAxis, LoopAxis],
     size: int,
     element: Type,
     pointers: Sequence[Value],
@@ -168,12 +174,14 @@ def _transpose(
     """Square tiles; the last of a row or column overlaps its neighbor."""
     along, across = tile
     tiles = [-(-axis.size // size) for axis in tile]
+    # One side of a transpose runs against the order of memory.  In squares as wide as a vector each
+    # access, on either side, moves a whole row of the square.
     with b.loop("%begin", "%end") as item:
         outer_item, block = b.divide(item, tiles[0])
         at_item = item_pointers(b, outer_item, outer, pointers) if outer else list(pointers)
-        at_block = moved(b, at_item, along, _overlapping(b, block, size, along.size))
+        at_block = advance(b, at_item, along, _overlapping(b, block, size, along.size))
         with b.loop(0, tiles[1]) as column:
-            at = moved(b, at_block, across, _overlapping(b, column, size, across.size))
+            at = advance(b, at_block, across, _overlapping(b, column, size, across.size))
             _tile(b, tile, size, element, at)
     return tiles[0] * math.prod(axis.size for axis in outer)
 
@@ -188,12 +196,12 @@ def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
 
 
 def _tile(
-    b: Builder, tile: tuple[Axis, Axis], size: int, element: Type, at: Sequence[Value]
+    b: Builder, tile: tuple[LoopAxis, LoopAxis], size: int, element: Type, at: Sequence[Value]
 ) -> None:
     along, across = tile
     kind = vector(size, element)
     rows = [b.load(kind, b.at(at[1], i * across.strides[1])) for i in range(size)]
-    for i, row in enumerate(transposed(b, element, rows)):
+    for i, row in enumerate(transpose_square(b, element, rows)):
         b.store(kind, row, b.at(at[0], i * along.strides[0]))
 
 
@@ -235,24 +243,24 @@ class FillKernel:
     def box(self, box: View) -> None:
         """All rows of a box; its longest axis but the last is shared out."""
         b, itemsize = self.b, box.type.dtype.nbytes
-        axes = collapsed(box.shape, (box,))
+        axes = collapse_axes(box.shape, (box,))
         first = b.at(self.base, self.operand((box.offset - self.step.dst.offset) * itemsize))
         outer, row = axes[:-1], axes[-1]
         if row.strides != (itemsize,):
-            outer, row = axes, Axis(1, (itemsize,))
+            outer, row = axes, LoopAxis(1, (itemsize,))
         nbytes = row.size * itemsize
         most = min(max(careful(nbytes), itemsize), self.target.vector_nbytes)
         wide = 1 << (most.bit_length() - 1)
         if nbytes < wide:
             raise AssertionError("the shape at hand is at least as wide")
         if not outer and nbytes > wide:
-            self.rows(first, [Axis(nbytes // wide, (wide,))], wide, wide)
+            self.rows(first, [LoopAxis(nbytes // wide, (wide,))], wide, wide)
             last = b.at(first, self.operand(nbytes - wide))
             self.rows(last, [], wide, wide)
             return
         self.rows(first, sorted(outer, key=lambda axis: likely(axis.size)), nbytes, wide)
 
-    def rows(self, first: Value, axes: list[Axis], nbytes: int, wide: int) -> None:
+    def rows(self, first: Value, axes: list[LoopAxis], nbytes: int, wide: int) -> None:
         """Rows of ``nbytes`` along axes, in vectors of ``wide`` bytes."""
         b = self.b
         if not axes:
@@ -262,7 +270,9 @@ class FillKernel:
         *whole, shared = axes
         self.nest(first, whole, shared, nbytes, wide)
 
-    def nest(self, at: Value, whole: list[Axis], shared: Axis, nbytes: int, wide: int) -> None:
+    def nest(
+        self, at: Value, whole: list[LoopAxis], shared: LoopAxis, nbytes: int, wide: int
+    ) -> None:
         b, axis = self.b, whole[0] if whole else shared
         count, stride = self.operand(axis.size), self.operand(axis.strides[0])
         begin, end = ("0", count) if whole else self.share(count)

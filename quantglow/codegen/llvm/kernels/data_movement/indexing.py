@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import I1, I64, Operand, Value, vector
 from quantglow.ir.ops import Gather, Scatter, TopK
@@ -24,14 +24,14 @@ Combine = Callable[[Value, Value, int], Value]
 """(old, new, lanes) -> the value to store."""
 
 
-def byte_strides(view: View) -> tuple[int, ...]:
+def _byte_strides(view: View) -> tuple[int, ...]:
     return tuple(s * view.type.dtype.nbytes for s in view.strides)
 
 
 def load_index(b: Builder, view: View, pointer: Value, position: Value) -> Value:
     """An element of a vector of indices as i64."""
     element = ELEMENTS[view.type.dtype]
-    raw = b.load(element, b.at(pointer, b.mul(position, byte_strides(view)[0])))
+    raw = b.load(element, b.at(pointer, b.mul(position, _byte_strides(view)[0])))
     return raw if element == I64 else b.cast("sext", element, raw, I64)
 
 
@@ -52,7 +52,7 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
     b = Builder(index=target.isa.index)
     result, source, chosen, outside = b.kernel(4)
     copy = _RowCopy(b, target, x.type.dtype, inner)
-    outer_strides = (byte_strides(step.output), byte_strides(x))
+    outer_strides = (_byte_strides(step.output), _byte_strides(x))
     with b.loop("%begin", "%end") as item:
         block, position = b.divide(item, count) if outer > 1 else ("0", item)
         model_index = load_index(b, indices, chosen, position)
@@ -85,12 +85,12 @@ class _RowCopy:
     def emit(self, to: Value, source: Value) -> None:
         nbytes = self.dtype.nbytes
         lanes = vectors.narrower(self.target.f32_lanes, self.size)
-        nest = Nest((), Axis(self.size, (nbytes, nbytes)), lanes, 2)
+        nest = Nest((), LoopAxis(self.size, (nbytes, nbytes)), lanes, 2)
         emit_row(self.b, self.target, nest, (to, source), self._pieces)
 
     def _pieces(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
         b, element = self.b, ELEMENTS[self.dtype]
-        for piece in vectors.unmasked(group):
+        for piece in vectors.split_masked(group):
             to, source = (b.at(p, piece.start * self.dtype.nbytes) for p in pointers)
             value = vectors.load(b, element, piece, source)
             if self.combine is not None:
@@ -108,7 +108,7 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
     rows, inner = step.output.shape
     b = Builder(index=target.isa.index)
     result, source, chosen, new, outside = b.kernel(5)
-    to_stride, x_stride = byte_strides(step.output)[0], byte_strides(x)[0]
+    to_stride, x_stride = _byte_strides(step.output)[0], _byte_strides(x)[0]
     if not (x.buffer.kind is BufferKind.STATE and x.buffer is step.output.buffer):
         with b.loop(0, rows) as row:
             to, at = b.at(result, b.mul(row, to_stride)), b.at(source, b.mul(row, x_stride))
@@ -120,7 +120,7 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
         with b.when(is_outside):
             b.store(I64, model_index, outside)
         with b.when(b.op("xor", I1, is_outside, "true")):
-            at = b.at(new, b.mul(position, byte_strides(updates)[0]))
+            at = b.at(new, b.mul(position, _byte_strides(updates)[0]))
             to = b.at(result, b.mul(b.as_index(I64, index), to_stride))
             _RowCopy(b, target, x.type.dtype, inner, combine).emit(to, at)
     work = likely(op.type.size + updates.type.size)
@@ -152,8 +152,8 @@ def emit_top_k(step: Compute, target: Target) -> KernelCall:
     b = Builder(index=target.isa.index)
     result, source = b.kernel(2)
     with b.loop("%begin", "%end") as row:
-        to = b.at(result, b.mul(row, byte_strides(step.output)[0]))
-        at = b.at(source, b.mul(row, byte_strides(x)[0]))
+        to = b.at(result, b.mul(row, _byte_strides(step.output)[0]))
+        at = b.at(source, b.mul(row, _byte_strides(x)[0]))
         best = _Best(b, x.type.dtype, op.largest, to, at)
         with b.loop(0, op.k) as index:
             b.store(I64, best.insert(b.as_long(index), index), best.slot(index))

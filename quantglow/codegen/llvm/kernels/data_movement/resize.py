@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.kernels.vector.access import (
     store_results,
     store_strided,
 )
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece
 from quantglow.codegen.llvm.values import (
     FLOAT,
@@ -320,7 +320,7 @@ class _Resize:
     ) -> None:
         """All channels of a result pixel."""
         strides = (stride, *(self.strides[3] for _ in pointers[1:]))
-        row = Axis(self.op.type.shape[3], strides)
+        row = LoopAxis(self.op.type.shape[3], strides)
         itemsize = 4 if self.linear else self.dtype.nbytes
         lanes = self.target.vector_nbytes // itemsize
         if not self.target.isa.has_masks:

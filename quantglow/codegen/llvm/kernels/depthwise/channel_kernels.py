@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.dot import LaneProducts
-from quantglow.codegen.llvm.kernels.contraction.geometry import dot_of
+from quantglow.codegen.llvm.kernels.contraction.geometry import choose_dot
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
-from quantglow.codegen.llvm.kernels.depthwise.channel_vectors import ChannelVectors, Place
+from quantglow.codegen.llvm.kernels.depthwise.channel_vectors import ChannelPointers, ChannelVectors
 from quantglow.codegen.llvm.kernels.depthwise.plan import UNROLLED_TAPS, is_depthwise
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
@@ -53,7 +53,7 @@ class FloatDepthwise(ChannelVectors):
     ``chosen``: what was tuned.
     """
 
-    chosen: Choice | None = None
+    chosen: KernelChoice | None = None
     label = "depthwise float"
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class FloatDepthwise(ChannelVectors):
 
     # -- sums
 
-    def sums(self, count: int, valid: int, at: Place) -> list[Value]:
+    def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """``ChannelVectors``"""
         b, kind = self.b, self.dot.kind
         kh, kw = self.conv.w.type.shape[:2]
@@ -139,7 +139,7 @@ class ElementDepthwise(FloatDepthwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
+        self.dot = choose_dot(self.conv, self.conv.x.type.dtype, self.target)
 
     @property
     def applies(self) -> bool:
@@ -176,7 +176,7 @@ class ElementDepthwise(FloatDepthwise):
 
     # -- sums
 
-    def sums(self, count: int, valid: int, at: Place) -> list[Value]:
+    def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """``ChannelVectors``"""
         x = self.b.opaque(at.x)
         sums = [self.b.load(self.dot.kind, at.bias, align=4)] * count
@@ -256,7 +256,7 @@ class TapDepthwise(ChannelVectors):
 
     # -- sums
 
-    def sums(self, count: int, valid: int, at: Place) -> list[Value]:
+    def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """``ChannelVectors``: a loop over the rows of large windows."""
         b, ints, rows = self.b, self.epilogue.results.ints, self.conv.w.type.shape[0]
         x, sums = b.opaque(at.x), [b.load(ints, at.bias, align=4)] * count

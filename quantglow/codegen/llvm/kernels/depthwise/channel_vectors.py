@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
 from quantglow.codegen.llvm.values import ABSENT, Operand, Value
 from quantglow.ir.ops import Conv
@@ -25,7 +25,7 @@ FACTOR_NBYTES = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class ChannelPointers:
     """Pointers to what pixels read and write; an empty value where there is no residual, or no
     multiplier."""
 
@@ -49,8 +49,10 @@ class ChannelVectors:
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)
-        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.residual = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
+        self.x, self.y = ImageLayout.of(self.step.inputs[0]), ImageLayout.of(self.step.output)
+        self.residual = (
+            ImageLayout.of(self.step.inputs[3]) if self.conv.residual is not None else None
+        )
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property
@@ -77,7 +79,7 @@ class ChannelVectors:
         """Weights [vectors of channels, taps, packed lanes], bias and, of integers, multipliers."""
         raise NotImplementedError
 
-    def sums(self, count: int, valid: int, at: Place) -> list[Value]:
+    def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """The bias and the products of all taps, of ``count`` neighboring output pixels; ``valid``
         channels are real."""
         raise NotImplementedError
@@ -116,21 +118,21 @@ class ChannelVectors:
                 self.all_columns(remainder, self.channel_block(row, str(full)))
         return b.finish()
 
-    def pointers(self) -> Place:
+    def pointers(self) -> ChannelPointers:
         """The operands."""
         is_scaled, added = self.epilogue.scaled, self.epilogue.residual
         pointers = self.b.kernel(4 + is_scaled + added.count)
         x, y, w, bias = pointers[:4]
         self.residual_params, residual = added.pointers(pointers)
-        return Place(x, y, residual, w, bias, pointers[4] if is_scaled else ABSENT)
+        return ChannelPointers(x, y, residual, w, bias, pointers[4] if is_scaled else ABSENT)
 
     # -- places
 
-    def row(self, at: Place, image: Value, row: Value) -> Place:
+    def row(self, at: ChannelPointers, image: Value, row: Value) -> ChannelPointers:
         """The place of a row of an image."""
         b = self.b
 
-        def moved(pointer: Value, of: Image, stride: int) -> Value:
+        def moved(pointer: Value, of: ImageLayout, stride: int) -> Value:
             down = b.mul(row, stride * of.row_pitch)
             return b.at(pointer, b.add(down, b.mul(image, of.batch_pitch)))
 
@@ -141,14 +143,14 @@ class ChannelVectors:
             return pointers
         return replace(pointers, residual=moved(at.residual, self.residual, 1))
 
-    def channel_block(self, at: Place, block: Operand) -> Place:
+    def channel_block(self, at: ChannelPointers, block: Operand) -> ChannelPointers:
         """The place of a vector of channels."""
         b, lanes = self.b, self.lanes
 
         def moved(pointer: Value, nbytes: int) -> Value:
             return b.at(pointer, b.mul(block, nbytes)) if pointer else pointer
 
-        return Place(
+        return ChannelPointers(
             moved(at.x, lanes * self.x.itemsize),
             moved(at.y, lanes * self.y.itemsize),
             moved(at.residual, lanes * self.residual.itemsize if self.residual else 0),
@@ -157,7 +159,7 @@ class ChannelVectors:
             moved(at.scale, lanes * FACTOR_NBYTES),
         )
 
-    def columns_on(self, at: Place, turns: Operand, columns: int = 1) -> Place:
+    def columns_on(self, at: ChannelPointers, turns: Operand, columns: int = 1) -> ChannelPointers:
         """The place so many times ``columns`` pixels of the result farther."""
         b = self.b
         x = b.at(at.x, b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch))
@@ -169,7 +171,7 @@ class ChannelVectors:
 
     # -- columns of a row
 
-    def all_columns(self, valid: int, at: Place) -> None:
+    def all_columns(self, valid: int, at: ChannelPointers) -> None:
         """Tiles of columns, then the rest of the row."""
         if is_free(self.y.width):
             self.free_columns(valid, at)
@@ -182,7 +184,7 @@ class ChannelVectors:
         if remainder:
             self.columns(remainder, valid, self.columns_on(at, str(tiles), most))
 
-    def free_columns(self, valid: int, at: Place) -> None:
+    def free_columns(self, valid: int, at: ChannelPointers) -> None:
         """All columns of a row of a free width: tiles, the last of which ends where the row does;
         one by one if there are fewer than a tile has."""
         b, width, most = self.b, str(self.y.width), self.most_columns
@@ -194,7 +196,7 @@ class ChannelVectors:
                 first = b.call(f"llvm.smin.{b.index}", b.index, (b.index, column), (b.index, last))
                 self.columns(count, valid, self.columns_on(at, first))
 
-    def columns(self, count: int, valid: int, at: Place) -> None:
+    def columns(self, count: int, valid: int, at: ChannelPointers) -> None:
         """``count`` neighboring output pixels."""
         b, results = self.b, self.epilogue.results
         sums = self.sums(count, valid, at)
@@ -205,7 +207,7 @@ class ChannelVectors:
             place = b.at(at.y, column * self.y.column_pitch)
             store_partial(b, self.target, results.element, self.lanes, valid, data, place)
 
-    def residual_at(self, at: Place, column: int, valid: int) -> Value | None:
+    def residual_at(self, at: ChannelPointers, column: int, valid: int) -> Value | None:
         """The residual of an output pixel, in steps of the float32 sum or reals."""
         if self.residual is None:
             return None

@@ -17,9 +17,9 @@ import numpy as np
 
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernel import KernelCall
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
 from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
-from quantglow.codegen.llvm.kernels.depthwise.integer_plan import IntegerPlan, Stack, interleave
+from quantglow.codegen.llvm.kernels.depthwise.integer_plan import IntegerPlan, RowStack, interleave
 from quantglow.codegen.llvm.kernels.depthwise.plan import Chunk
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
@@ -81,7 +81,7 @@ class IntegerDepthwise(IntegerPlan):
                     number = b.add(index, run)
                     channel = b.add(b.mul(index, chunk.width), chunk.first)
                     per_channel = b.mul(number, self.vectors * self.target.vector_nbytes)
-                    place = _Place(
+                    place = _ChunkPointers(
                         b.at(x_row, b.mul(channel, self.x.itemsize)),
                         b.at(y_row, b.mul(channel, self.y.itemsize)),
                         b.at(r_row, b.mul(channel, self.residual.itemsize))
@@ -96,7 +96,7 @@ class IntegerDepthwise(IntegerPlan):
         return b.finish()
 
     def _row(
-        self, pointer: Value, of: Image | None, image: Value, row: Value, stride: int = 1
+        self, pointer: Value, of: ImageLayout | None, image: Value, row: Value, stride: int = 1
     ) -> Value:
         """The address of a row; ``ABSENT`` where there is no image."""
         if of is None:
@@ -133,7 +133,7 @@ class IntegerDepthwise(IntegerPlan):
         rows = [self._vectors(at, str(row * nbytes), self.dot.kind) for row in range(count)]
         return rows if count > 1 else rows * self.rows.outputs
 
-    def all_columns(self, chunk: Chunk, place: _Place) -> None:
+    def all_columns(self, chunk: Chunk, place: _ChunkPointers) -> None:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
         rest."""
         side = self.channels // chunk.width
@@ -154,7 +154,7 @@ class IntegerDepthwise(IntegerPlan):
             start = max(self.y.width - side, 0)
             self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
 
-    def free_columns(self, chunk: Chunk, place: _Place, side: int) -> None:
+    def free_columns(self, chunk: Chunk, place: _ChunkPointers, side: int) -> None:
         """Every output column of a row group of a free width: whole blocks, and one that ends
         where the row does."""
         b, width, columns = self.b, self.y.width, self.blocks.columns
@@ -165,11 +165,11 @@ class IntegerDepthwise(IntegerPlan):
                 last = self._from(place, width - side * columns)
                 self.block(chunk, last, side, columns, side, {})
 
-    def _from(self, place: _Place, column: int) -> _Place:
+    def _from(self, place: _ChunkPointers, column: int) -> _ChunkPointers:
         """The place of a column."""
         return self._columns_on(place, str(column), 1)
 
-    def _columns_on(self, place: _Place, turns: Operand, columns: int) -> _Place:
+    def _columns_on(self, place: _ChunkPointers, turns: Operand, columns: int) -> _ChunkPointers:
         """The place so many times ``columns`` farther."""
         b, residual = self.b, place.residual
         x = b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch)
@@ -179,7 +179,7 @@ class IntegerDepthwise(IntegerPlan):
         x, y = (b.opaque(b.at(*each)) for each in ((place.x, x), (place.y, y)))
         return replace(place, x=x, y=y, residual=residual)
 
-    def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> Columns:
+    def block_loop(self, chunk: Chunk, place: _ChunkPointers, side: int, blocks: int) -> Columns:
         """Whole blocks from the left; interleaved columns pass from one to the next, and after
         the last."""
         b, columns = self.b, self.blocks.columns * side
@@ -206,7 +206,13 @@ class IntegerDepthwise(IntegerPlan):
     # -- one block
 
     def block(
-        self, chunk: Chunk, place: _Place, side: int, columns: int, valid: int, held: Columns
+        self,
+        chunk: Chunk,
+        place: _ChunkPointers,
+        side: int,
+        columns: int,
+        valid: int,
+        held: Columns,
     ) -> Columns:
         """``columns`` neighboring groups of ``side`` output pixels, of each ``valid`` stored.
 
@@ -233,7 +239,7 @@ class IntegerDepthwise(IntegerPlan):
     def sums(
         self,
         chunk: Chunk,
-        place: _Place,
+        place: _ChunkPointers,
         side: int,
         columns: int,
         vectors: tuple[int, ...],
@@ -265,7 +271,7 @@ class IntegerDepthwise(IntegerPlan):
         return sums
 
     def residual_at(
-        self, chunk: Chunk, place: _Place, row: int, column: int, valid: int
+        self, chunk: Chunk, place: _ChunkPointers, row: int, column: int, valid: int
     ) -> Sequence[Value | None]:
         """For each vector of a run the residual of ``valid`` side-by-side pixels, in steps of the
         float32 sum or reals."""
@@ -284,7 +290,7 @@ class IntegerDepthwise(IntegerPlan):
 
     def _results(
         self,
-        place: _Place,
+        place: _ChunkPointers,
         vectors: tuple[int, ...],
         sums: list[Value],
         residual: Sequence[Value | None],
@@ -309,7 +315,7 @@ class IntegerDepthwise(IntegerPlan):
         for number, rows in enumerate(self.rows.stacks):
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
             order = [0 if r is None else rows.index(r) for r in self.rows.placed(number)]
-            stack = Stack(loaded, self.vectors, order)
+            stack = RowStack(loaded, self.vectors, order)
             vectors_of_rows += interleave(self.b, self.target.isa, stack, vectors)
         return vectors_of_rows
 
@@ -365,7 +371,7 @@ class IntegerDepthwise(IntegerPlan):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ChunkPointers:
     """Pointers to what a block reads and writes, empty where there is no residual, and its
     per-channel constants: for each output row its bias, and multipliers."""
 

@@ -20,12 +20,12 @@ from functools import cache
 import numpy as np
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.interface import InstructionSet
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image, dot_of
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout, choose_dot
 from quantglow.codegen.llvm.kernels.contraction.tiling import channel_order
 from quantglow.codegen.llvm.kernels.depthwise.plan import (
     MOST_ROWS,
@@ -56,10 +56,10 @@ CARRIED, PASSES = "carried", "passes"
 vectors."""
 
 
-def choice_of(rows: RowPlan, blocks: BlockPlan) -> Choice:
+def block_choice(rows: RowPlan, blocks: BlockPlan) -> KernelChoice:
     """The choice of these rows and blocks."""
     tile = (rows.outputs, blocks.columns, blocks.vectors)
-    return Choice(CARRIED if blocks.carry else PASSES, tile)
+    return KernelChoice(CARRIED if blocks.carry else PASSES, tile)
 
 
 @dataclass
@@ -72,12 +72,14 @@ class IntegerPlan:
     step: Compute
     conv: Conv
     target: Target
-    chosen: Choice | None = None
+    chosen: KernelChoice | None = None
 
     def __post_init__(self) -> None:
-        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.residual = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
-        self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
+        self.x, self.y = ImageLayout.of(self.step.inputs[0]), ImageLayout.of(self.step.output)
+        self.residual = (
+            ImageLayout.of(self.step.inputs[3]) if self.conv.residual is not None else None
+        )
+        self.dot = choose_dot(self.conv, self.conv.x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property
@@ -135,7 +137,7 @@ class IntegerPlan:
         """Columns and vectors of a pass."""
         if self.chosen is not None:
             return next(
-                p for p in self.blocks_of(self.rows) if choice_of(self.rows, p) == self.chosen
+                p for p in self.blocks_of(self.rows) if block_choice(self.rows, p) == self.chosen
             )
         return plan_block(self.rows, self.taps, self.target.registers, halves=self.cuts_channels)
 
@@ -149,10 +151,10 @@ class IntegerPlan:
         return self.target.isa.permutes_bytes and self.x.itemsize == 1
 
     @property
-    def possible_choices(self) -> list[Choice]:
+    def possible_choices(self) -> list[KernelChoice]:
         """All rows and blocks that can be chosen."""
         plans = map(self.rows_of, range(1, min(MOST_ROWS, self.y.height) + 1))
-        return [choice_of(rows, blocks) for rows in plans for blocks in self.blocks_of(rows)]
+        return [block_choice(rows, blocks) for rows in plans for blocks in self.blocks_of(rows)]
 
     @property
     def vectors(self) -> int:
@@ -276,7 +278,7 @@ class DepthwisePacker:
 
 
 @dataclass(frozen=True)
-class Stack:
+class RowStack:
     """Rows of an input that fill ``vectors`` vectors when interleaved.
 
     ``order``: which row is at each position.
@@ -293,12 +295,12 @@ class Stack:
 
 
 def interleave(
-    b: Builder, isa: InstructionSet, stack: Stack, indices: Sequence[int]
+    b: Builder, isa: InstructionSet, stack: RowStack, indices: Sequence[int]
 ) -> list[Value]:
     """The vectors of a stack at ``indices``."""
     depth = stack.depth
     if stack.vectors < depth:
-        return [_gathered(b, isa, stack, index) for index in indices]
+        return [_gather(b, isa, stack, index) for index in indices]
     loaded = [_as_bytes(b, isa, row, depth) for row in stack.rows]
     rows = [loaded[index] for index in stack.order]
     if depth == 2:
@@ -320,7 +322,7 @@ def _as_bytes(b: Builder, isa: InstructionSet, row: Value, depth: int) -> Value:
     return b.cast("bitcast", vector(nbytes // 2, I16), row, vector(nbytes, I8))
 
 
-def _gathered(b: Builder, isa: InstructionSet, stack: Stack, index: int) -> Value:
+def _gather(b: Builder, isa: InstructionSet, stack: RowStack, index: int) -> Value:
     """Vector ``index`` of a stack of byte rows of half a vector each."""
     count, rows = isa.vector_nbytes, stack.rows
     half, whole = vector(count // 2, I8), vector(count, I8)

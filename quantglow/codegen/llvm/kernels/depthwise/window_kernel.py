@@ -22,7 +22,7 @@ from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, WindowWords
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.contraction.epilogue import Epilogue
-from quantglow.codegen.llvm.kernels.contraction.geometry import Image
+from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
 from quantglow.codegen.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, integer, poison, splat, vector
@@ -45,7 +45,7 @@ MOST_NBYTES = 2560
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """An axis of a depthwise convolution: number of results, bytes between neighbors of its input
     and of its results, and the taps of a window."""
 
@@ -87,7 +87,7 @@ class WindowDepthwise:
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)
-        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
+        self.x, self.y = ImageLayout.of(self.step.inputs[0]), ImageLayout.of(self.step.output)
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property
@@ -110,7 +110,7 @@ class WindowDepthwise:
     # -- the plan
 
     @cached_property
-    def axes(self) -> tuple[Axis, Axis]:
+    def axes(self) -> tuple[WindowAxis, WindowAxis]:
         """The axis of tiles and the other one."""
         columns, rows = self._image_axes
         return (rows, columns) if self.is_turned else (columns, rows)
@@ -122,15 +122,15 @@ class WindowDepthwise:
         return self._tiles(rows) * columns.results < self._tiles(columns) * rows.results
 
     @property
-    def _image_axes(self) -> tuple[Axis, Axis]:
+    def _image_axes(self) -> tuple[WindowAxis, WindowAxis]:
         """From left to right, and from top to bottom."""
         kh, kw = self.conv.w.type.shape[:2]
         (down, right), (low, wide) = self.conv.strides, self.conv.dilations
         x, y = self.x, self.y
-        columns = Axis(y.width, x.column_pitch, y.column_pitch, kw, right, wide)
-        return columns, Axis(y.height, x.row_pitch, y.row_pitch, kh, down, low)
+        columns = WindowAxis(y.width, x.column_pitch, y.column_pitch, kw, right, wide)
+        return columns, WindowAxis(y.height, x.row_pitch, y.row_pitch, kh, down, low)
 
-    def _tiles(self, axis: Axis) -> int:
+    def _tiles(self, axis: WindowAxis) -> int:
         """Tiles of a line."""
         return -(-axis.results // self.lanes)
 
@@ -234,7 +234,7 @@ class WindowDepthwise:
                 self.channels_of_line(remainder, places)
         return b.finish()
 
-    def _step(self, axis: Axis) -> int:
+    def _step(self, axis: WindowAxis) -> int:
         """Bytes between the windows of neighboring results."""
         return axis.stride * axis.x_pitch
 

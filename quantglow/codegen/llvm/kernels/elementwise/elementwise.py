@@ -14,11 +14,11 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_values import ITEM_NBYTES, RowParts, row_parts
 from quantglow.codegen.llvm.kernels.vector import vectors
-from quantglow.codegen.llvm.kernels.vector.access import interleaved, load_kind, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed, emit_row, loops
+from quantglow.codegen.llvm.kernels.vector.access import interleave_vectors, load_kind, store_results
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapse_axes, emit_row, loops
 from quantglow.codegen.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Constant, Value, splat, vector
+from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, ConstantValue, Value, splat, vector
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.program.program import Compute
@@ -47,7 +47,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     op = step.op
     assert isinstance(op, Elementwise)
     views = (step.output, *step.inputs)
-    axes = collapsed(op.type.shape, views)
+    axes = collapse_axes(op.type.shape, views)
     dtypes = tuple(view.type.dtype for view in step.inputs)
     planes = _planes(axes, op.type.dtype.nbytes)
     repeats = not (target.isa.float_lanes and planes is None and _is_long(op.expression))
@@ -59,7 +59,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     else:
         kept = row_parts(op.expression, axes, dtypes, most * unroll)
         lanes = min(most, _lanes(target, kept.axes[-1].size))
-    is_small = fits_int32(op.expression, dtypes)
+    is_small = _fits_int32(op.expression, dtypes)
     nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
 
     def text() -> str:
@@ -67,7 +67,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
         pointers = b.kernel(len(views))
         pointers += _kept_parts(b, target, kept, axes[-1], pointers)
         out, expression = op.type.dtype, kept.expression
-        body = _Body(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
+        body = _ElementwiseBody(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
         nest.emit(b, target, pointers, body)
         return b.finish()
 
@@ -75,20 +75,14 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     return KernelCall(text, views, nest.items, work, "map")
 
 
-def _kept_parts(
-    b: Builder,
-    target: Target,
-    kept: RowParts,
-    row: Axis,
-    pointers: Sequence[Value],
-) -> list[Value]:
+def _kept_parts(b: Builder, target: Target, kept: RowParts, row: LoopAxis, pointers: Sequence[Value]) -> list[Value]:
     """Compute the parts of rows; where each lies."""
     memories, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
         memory = b.allocate(kept.memory_nbytes, 64)
-        one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
-        body = _Body(b, target, part, dtype, kept.dtypes[:count], one, None)
-        copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
+        one = LoopAxis(row.size, (ITEM_NBYTES, *row.strides[1:]))
+        body = _ElementwiseBody(b, target, part, dtype, kept.dtypes[:count], one, None)
+        copies = LoopAxis(kept.repeats, (kept.row_nbytes, *[0] * count))
         with loops(b, [copies], [memory, *pointers[1:]]) as at_row:
             emit_row(b, target, Nest((), one, _lanes(target, one.size), 1), at_row, body)
         memories.append(memory)
@@ -113,30 +107,26 @@ def _is_long(expression: Expr) -> bool:
 def _unroll(op: Elementwise, planar: bool, target: Target) -> int:
     """Vectors of a step."""
     if planar:
-        mixes = target.isa.permutes_bytes and Quantized.of(op.expression, op.type.dtype) is not None
+        mixes = target.isa.permutes_bytes and QuantizedExpression.of(op.expression, op.type.dtype) is not None
         return 4 if mixes else 1
     if op.expression.size() > 2 * SMALL_EXPRESSION:
         return 1
     return 4 if op.type.dtype.nbytes == 1 or op.expression.size() <= SMALL_EXPRESSION else 2
 
 
-def _planes(axes: Sequence[Axis], itemsize: int) -> Axis | None:
+def _planes(axes: Sequence[LoopAxis], itemsize: int) -> LoopAxis | None:
     """The channel axis, if the result has few channels that lie in different planes of the
     operands."""
     if len(axes) < 2:
         return None
     pixels, channels = axes[-2:]
-    few = (
-        not is_free(channels.size)
-        and 1 < channels.size <= MAX_PLANES
-        and channels.strides[0] == itemsize
-    )
+    few = not is_free(channels.size) and 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
     dense = pixels.strides[0] == channels.size * itemsize
     return channels if few and dense else None
 
 
 @dataclass(frozen=True)
-class _Body:
+class _ElementwiseBody:
     """Code for pieces of a row.  Operand 0 of pointers and strides is the result."""
 
     b: Builder
@@ -144,8 +134,8 @@ class _Body:
     expression: Expr
     out: DType
     dtypes: tuple[DType, ...]
-    row: Axis
-    planes: Axis | None
+    row: LoopAxis
+    planes: LoopAxis | None
     is_small: bool = False
     """Whether steps of a quantized result are known to fit int32."""
 
@@ -154,7 +144,7 @@ class _Body:
             if self.target.isa.permutes_bytes and self._is_vector(group):
                 self._mixed_pixels(pointers, group, self.planes)
                 return
-            for piece in vectors.unmasked(group):
+            for piece in vectors.split_masked(group):
                 self._pixels(pointers, piece, self.planes)
             return
         stride = self.row.strides[0]
@@ -167,8 +157,8 @@ class _Body:
         store_results(self.b, self.target, self.out, pointers[0], stride, group, values)
 
     @cached_property
-    def quantized(self) -> Quantized | None:
-        return Quantized.of(self.expression, self.out)
+    def quantized(self) -> QuantizedExpression | None:
+        return QuantizedExpression.of(self.expression, self.out)
 
     def _is_vector(self, group: Sequence[Piece]) -> bool:
         """Whether pieces are a whole vector of quantized results."""
@@ -196,12 +186,7 @@ class _Body:
         return self.quantized.packed(self.b, self.target, ints)
 
     def _scalars(self, pointers: Sequence[Value], piece: Piece) -> Scalars:
-        operands = [
-            load_kind(self.b, dtype, pointer, stride, piece)
-            for pointer, stride, dtype in zip(
-                pointers[1:], self.row.strides[1:], self.dtypes, strict=True
-            )
-        ]
+        operands = [load_kind(self.b, dtype, pointer, stride, piece) for pointer, stride, dtype in zip(pointers[1:], self.row.strides[1:], self.dtypes, strict=True)]
         return Scalars(self.b, self.target, piece.lanes, operands, self.dtypes)
 
     def _values(self, pointers: Sequence[Value], piece: Piece) -> Value:
@@ -212,7 +197,7 @@ class _Body:
             bits = scalars.lanes_of(self.expression)
             value = self.b.cast("zext", bits, value, vector(piece.lanes, I32))
         # A constant expression is a literal, which packs and selects cannot all take.
-        return self.b.freeze(value) if isinstance(value, Constant) else value
+        return self.b.freeze(value) if isinstance(value, ConstantValue) else value
 
     def _result(self, lanes: int, value: Value) -> Value:
         """The result as the element type in memory."""
@@ -220,20 +205,18 @@ class _Body:
             return value
         return vectors.narrow(self.b, lanes, value, ELEMENTS[self.out])
 
-    def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: Axis) -> None:
+    def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: LoopAxis) -> None:
         """All channels of neighboring pixels."""
         channels = []
         for channel in range(planes.size):
             value = self._values(self._at_channel(pointers, channel), piece)
             channels.append(self._result(piece.lanes, value))
         element = ELEMENTS[self.out]
-        mixed = interleaved(self.b, element, piece.lanes, channels)
+        mixed = interleave_vectors(self.b, element, piece.lanes, channels)
         target = self.b.at(pointers[0], piece.start * self.row.strides[0])
         self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
 
-    def _mixed_pixels(
-        self, pointers: Sequence[Value], group: Sequence[Piece], planes: Axis
-    ) -> None:
+    def _mixed_pixels(self, pointers: Sequence[Value], group: Sequence[Piece], planes: LoopAxis) -> None:
         """All channels of a vector of pixels, mixed by permutations of bytes."""
         nbytes, count = self.target.vector_nbytes, planes.size
         channels = [self._packed(self._at_channel(pointers, c), group) for c in range(count)]
@@ -242,9 +225,7 @@ class _Body:
             elements = [divmod(part * nbytes + i, count) for i in range(nbytes)]
             mixed = channels[0]
             for channel in range(1, count):
-                order = [
-                    self._mixed_place(i, *element, channel) for i, element in enumerate(elements)
-                ]
+                order = [self._mixed_place(i, *element, channel) for i, element in enumerate(elements)]
                 mixed = self.b.shuffle(kind, mixed, channels[channel], order)
             at = group[0].start * self.row.strides[0] + part * nbytes
             self.b.store(kind, mixed, self.b.at(pointers[0], at))
@@ -263,7 +244,7 @@ class _Body:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedExpression:
     """``int(fmin(fmax(rint(steps), low - zp), high - zp)) + zp`` as elements of ``dtype``, which
     has 8 bits.
     """
@@ -275,33 +256,13 @@ class Quantized:
     dtype: DType
 
     @staticmethod
-    def of(expression: Expr, dtype: DType) -> Quantized | None:
+    def of(expression: Expr, dtype: DType) -> QuantizedExpression | None:
         """The parts of what ``expression.quantize`` made, None for other expressions."""
         match expression:
-            case Expr(
-                op="iadd",
-                args=(
-                    Expr(
-                        op="int",
-                        args=(
-                            Expr(
-                                op="fmin",
-                                args=(
-                                    Expr(
-                                        op="fmax",
-                                        args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low),
-                                    ),
-                                    Expr(op="f") as high,
-                                ),
-                            ),
-                        ),
-                    ),
-                    Expr(op="i") as zero,
-                ),
-            ) if dtype in _BYTES:
+            case Expr(op="iadd", args=(Expr(op="int", args=(Expr(op="fmin", args=(Expr(op="fmax", args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low)), Expr(op="f") as high)),)), Expr(op="i") as zero)) if dtype in _BYTES:
                 bounds = (int(low.value + zero.value), int(high.value + zero.value))
                 inside = dtype.limits[0] <= bounds[0] <= bounds[1] <= dtype.limits[1]
-                quantized = Quantized(steps, *bounds, int(zero.value), dtype)
+                quantized = QuantizedExpression(steps, *bounds, int(zero.value), dtype)
                 return quantized if inside else None
         return None
 
@@ -339,9 +300,9 @@ class Quantized:
         return octets
 
 
-def fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
+def _fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
     """Whether the operands' types prove that the steps of a quantized result fit int32."""
-    quantized = Quantized.of(expression, DType.U8) or Quantized.of(expression, DType.I8)
+    quantized = QuantizedExpression.of(expression, DType.U8) or QuantizedExpression.of(expression, DType.I8)
     return quantized is not None and value_range(quantized.steps, operands) is not None
 
 
@@ -356,7 +317,7 @@ def value_range(expr: Expr, operands: Sequence[DType]) -> Range | None:
         return (value, value) if abs(value) < LARGEST else None
     if expr.op == "fmin" and expr.args[0].op == "fmax":
         # Between the bounds, also for NaN.
-        return _clipped(*(value_range(e, operands) for e in (expr.args[0].args[1], expr.args[1])))
+        return _clip(*(value_range(e, operands) for e in (expr.args[0].args[1], expr.args[1])))
     arg_ranges = [value_range(arg, operands) for arg in expr.args]
     ranges = [r for r in arg_ranges if r is not None]
     if len(ranges) < len(arg_ranges) or expr.op not in _RANGES:
@@ -365,7 +326,7 @@ def value_range(expr: Expr, operands: Sequence[DType]) -> Range | None:
     return (low, high) if max(-low, high) < LARGEST else None
 
 
-def _clipped(low: Range | None, high: Range | None) -> Range | None:
+def _clip(low: Range | None, high: Range | None) -> Range | None:
     return None if low is None or high is None else (low[0], high[1])
 
 
@@ -390,15 +351,4 @@ def _lesser(x: Range, y: Range) -> Range:
     return (min(x[0], y[0]), min(x[1], y[1]))
 
 
-_RANGES: dict[str, Callable[..., Range]] = {
-    FLOAT: lambda x: x,
-    "int": lambda x: x,
-    "iadd": _sums,
-    "add": _sums,
-    "isub": _differences,
-    "sub": _differences,
-    "imul": _products,
-    "mul": _products,
-    "max": _greater,
-    "min": _lesser,
-}
+_RANGES: dict[str, Callable[..., Range]] = {FLOAT: lambda x: x, "int": lambda x: x, "iadd": _sums, "add": _sums, "isub": _differences, "sub": _differences, "imul": _products, "mul": _products, "max": _greater, "min": _lesser}

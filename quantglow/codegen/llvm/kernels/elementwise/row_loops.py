@@ -18,11 +18,11 @@ from quantglow.codegen.llvm.kernels.elementwise.row_map import RowKernel, combin
 from quantglow.codegen.llvm.kernels.elementwise.row_values import Invariants, RowValues
 from quantglow.codegen.llvm.kernels.vector.access import store_results
 from quantglow.codegen.llvm.kernels.vector.loops import (
-    Axis,
     Combination,
+    LoopAxis,
     broadcast_axes,
     item_pointers,
-    merged,
+    merge_axes,
 )
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece
 from quantglow.codegen.llvm.values import FLOAT, Operand, Value, vector
@@ -61,12 +61,12 @@ class RowLoops(RowKernel):
         """Whether values stay in registers: they do not."""
         return False
 
-    def text(self, axes: Sequence[Axis]) -> str:
+    def text(self, axes: Sequence[LoopAxis]) -> str:
         b = self.b
         pointers = b.kernel(len(self.axis.strides))
         self.plan()
         memory = self.reserved()
-        sums = Sums(b, self.lanes, b.allocate(FLOAT_NBYTES * PARTIAL_SUMS, 64))
+        sums = PartialSums(b, self.lanes, b.allocate(FLOAT_NBYTES * PARTIAL_SUMS, 64))
         with b.loop("%begin", "%end") as item:
             self.row(_RowLoop(self, item_pointers(b, item, axes, pointers), memory, sums))
         return b.finish()
@@ -81,7 +81,7 @@ class RowLoops(RowKernel):
 
 
 @dataclass
-class Sums:
+class PartialSums:
     """The partial sums of a row in memory."""
 
     b: Builder
@@ -111,6 +111,8 @@ class Sums:
 
     def total(self, fold: Combination) -> Value:
         """All sums combined: the second half with the first one, down to one."""
+        # Sums of floats depend on their order: halving is the interpreter's, and so is the order
+        # within ``joined``.
         b = self.b
         with b.loop(0, TOGETHER) as index:
             at = self.at(index)
@@ -144,7 +146,7 @@ class _RowLoop:
     kernel: RowLoops
     pointers: Sequence[Value]
     memory: dict[Expr, Value]
-    sums: Sums
+    sums: PartialSums
     readable: set[Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -213,7 +215,7 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     assert isinstance(op, RowMap)
     views = (step.output, *step.inputs)
     *outer, row = broadcast_axes(op.type.shape, views)
-    axes = merged(outer)
+    axes = merge_axes(outer)
     dtypes = tuple(view.type.dtype for view in step.inputs)
     kernels = (kind(Builder(index=target.isa.index), target, op, row, dtypes) for kind in KERNELS)
     kernel = next(kernel for kernel in kernels if kernel.applies)

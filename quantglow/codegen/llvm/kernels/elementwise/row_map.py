@@ -16,11 +16,11 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.elementwise.row_values import Invariants, RowValues, kept_values
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import store_partial, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Combination, across, item_pointers
+from quantglow.codegen.llvm.kernels.vector.loops import Combination, LoopAxis, across, item_pointers
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import (
     FLOAT,
-    Constant,
+    ConstantValue,
     Type,
     Value,
     f32,
@@ -47,7 +47,7 @@ class RowKernel:
     b: Builder
     target: Target
     op: RowMap
-    axis: Axis
+    axis: LoopAxis
     dtypes: tuple[DType, ...]
 
     @property
@@ -74,7 +74,7 @@ class RowKernel:
         alternate = self.is_short or is_free(self.length)
         return 3 if alternate and self.target.registers >= 32 else 2
 
-    def text(self, axes: Sequence[Axis]) -> str:
+    def text(self, axes: Sequence[LoopAxis]) -> str:
         b = self.b
         pointers = b.kernel(len(self.axis.strides))
         self.plan()
@@ -344,7 +344,7 @@ class _Row:
 def result(b: Builder, values: RowValues, expression: Expr) -> Value:
     """The lanes of an expression; a constant one is a literal, which packs cannot take."""
     value = values.value(expression)
-    return b.freeze(value) if isinstance(value, Constant) else value
+    return b.freeze(value) if isinstance(value, ConstantValue) else value
 
 
 def combination(b: Builder, name: str) -> Combination:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
-from quantglow.codegen.llvm.kernels.vector.loops import Axis
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis
 from quantglow.codegen.llvm.kernels.vector.scalars import LANE_TYPES, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import I8, Value, splat, vector
@@ -39,7 +39,7 @@ class RowParts:
     expression: Expr
     parts: tuple[Expr, ...]
     dtypes: tuple[DType, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[LoopAxis, ...]
     repeats: int
 
     @property
@@ -55,7 +55,7 @@ class RowParts:
 
 
 def row_parts(
-    expression: Expr, axes: Sequence[Axis], dtypes: Sequence[DType], step: int
+    expression: Expr, axes: Sequence[LoopAxis], dtypes: Sequence[DType], step: int
 ) -> RowParts:
     """``axes`` are those of the result, then of operands of ``dtypes``.  Short rows are joined
     where that gives more whole groups of ``step`` elements.
@@ -69,7 +69,7 @@ def row_parts(
     if not parts:
         return plain
     arguments = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
-    row_expression = _replaced(expression, arguments)
+    row_expression = _substitute(expression, arguments)
     joined = same.isdisjoint(_operands(row_expression))
     repeats = _repeats(axes, same, len(parts), step) if joined else 1
     if all(part.op == "arg" for part in parts) and repeats == 1:
@@ -102,13 +102,13 @@ def _operands(expr: Expr) -> Iterator[int]:
         yield from _operands(inner)
 
 
-def _replaced(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
+def _substitute(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
     if expr in replacements:
         return replacements[expr]
-    return Expr(expr.op, tuple(_replaced(inner, replacements) for inner in expr.args), expr.value)
+    return Expr(expr.op, tuple(_substitute(inner, replacements) for inner in expr.args), expr.value)
 
 
-def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int:
+def _repeats(axes: Sequence[LoopAxis], same: set[int], parts: int, step: int) -> int:
     """Number of rows to join: as few as leave the fewest elements beside groups of ``step``."""
     rows, row = axes[-2:]
     moving = [i for i in range(len(row.strides)) if i - 1 not in same]
@@ -120,16 +120,16 @@ def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int
     return min(counts or [1], key=lambda n: (n * row.size % step / n, n))
 
 
-def _with_parts(axes: Sequence[Axis], parts: int, repeats: int) -> tuple[Axis, ...]:
+def _with_parts(axes: Sequence[LoopAxis], parts: int, repeats: int) -> tuple[LoopAxis, ...]:
     """The axes with strides of the parts, and ``repeats`` rows joined."""
     *outer, row = axes
-    kept = [Axis(a.size, (*a.strides, *[0] * parts)) for a in outer]
-    last = Axis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
+    kept = [LoopAxis(a.size, (*a.strides, *[0] * parts)) for a in outer]
+    last = LoopAxis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
     if repeats > 1:
         rows = kept.pop()
         if is_free(rows.size) or rows.size > repeats:
             strides = tuple(stride * repeats for stride in rows.strides)
-            kept.append(Axis(rows.size // repeats, strides))
+            kept.append(LoopAxis(rows.size // repeats, strides))
     return (*kept, last)
 
 

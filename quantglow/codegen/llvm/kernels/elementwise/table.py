@@ -11,7 +11,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector.access import load_strided, store_strided
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, collapsed
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapse_axes
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import I8, Type, Value, splat, vector
 from quantglow.ir.graph.node import Constant
@@ -31,7 +31,7 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
     op = step.op
     assert isinstance(op, Table)
     source, table = step.inputs
-    axes = collapsed(op.type.shape, (step.output, source))
+    axes = collapse_axes(op.type.shape, (step.output, source))
     lookup = _lookup(op, target, axes[-1])
     nest = Nest(tuple(axes[:-1]), axes[-1], lookup.lanes, lookup.unroll)
 
@@ -54,7 +54,7 @@ class _Lookup:
 
     op: Table
     target: Target
-    row: Axis
+    row: LoopAxis
     lanes: int = SCALAR_STEP
     unroll: int = 1
 
@@ -173,7 +173,7 @@ class _Flip(_VectorLookup):
         store_strided(b, I8, 1, pointers[0], self.row.strides[0], piece, flipped)
 
 
-def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:
+def _lookup(op: Table, target: Target, row: LoopAxis) -> _Lookup:
     """The best way to look up on a target."""
     constant = op.table
     bytes_only = op.x.type.dtype.nbytes == op.out.dtype.nbytes == 1

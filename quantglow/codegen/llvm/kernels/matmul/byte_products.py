@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quantglow.codegen.llvm.builder import Loop
+from quantglow.codegen.llvm.builder import OpenLoop
 from quantglow.codegen.llvm.isa.costs import StepCost
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
-from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns
+from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, PanelColumns
 from quantglow.codegen.llvm.kernels.matmul.word_products import IntegerProduct
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
@@ -105,13 +105,13 @@ class ByteProduct(IntegerProduct):
 
     # -- packing
 
-    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
+    def pack(self, y: Value, panel: Sequence[PanelColumns]) -> None:
         """Groups of four rows interleaved by columns, and the initial values of columns' sums."""
         b, dot, step = self.b, self.dot, self.strides(self.y)[1]
         sums: Sequence[Value] = [splat(dot.kind, "0")] * len(panel)
         whole, remainder = self.whole_steps, self.depth - self.whole_steps * STEP_NBYTES
 
-        def packed(loop: Loop) -> list[Value]:
+        def packed(loop: OpenLoop) -> list[Value]:
             at_y = b.at(y, b.mul(loop.index, STEP_NBYTES * step))
             return self.pack_step(loop.index, at_y, 4, panel, loop.carried)
 
@@ -124,7 +124,12 @@ class ByteProduct(IntegerProduct):
             b.store(dot.kind, self.column_correction(total), at, align=16)
 
     def pack_step(
-        self, index: Operand, y: Value, rows: int, panel: Sequence[Columns], sums: Sequence[Value]
+        self,
+        index: Operand,
+        y: Value,
+        rows: int,
+        panel: Sequence[PanelColumns],
+        sums: Sequence[Value],
     ) -> list[Value]:
         """One group of ``rows`` rows; the sums of columns, continued."""
         b, dot, nbytes = self.b, self.dot, self.target.vector_nbytes
@@ -138,7 +143,7 @@ class ByteProduct(IntegerProduct):
             new_sums.append(dot.accumulate(b, total, ones, (quads,)))
         return new_sums
 
-    def lines(self, columns: Columns, y: Value, rows: int) -> list[Value]:
+    def lines(self, columns: PanelColumns, y: Value, rows: int) -> list[Value]:
         """Columns of ``rows`` rows, then zeros up to four; a free number is at least 1."""
         b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, I8), "0")
         if not is_free(rows):
@@ -153,7 +158,7 @@ class ByteProduct(IntegerProduct):
             lines.append(b.choose(kind, inside, line, zeros))
         return lines
 
-    def signed(self, pointer: Value, columns: Columns) -> Value:
+    def signed(self, pointer: Value, columns: PanelColumns) -> Value:
         """Bytes of a row of y, less 128 where they are unsigned."""
         b, kind = self.b, vector(self.lanes, I8)
         raw = self.load(I8, columns, pointer)
@@ -185,7 +190,9 @@ class ByteProduct(IntegerProduct):
 
     # -- products
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
+    def tile(
+        self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[PanelColumns]
+    ) -> None:
         b, dot = self.b, self.dot
         step, whole = self.strides(self.x)[1], self.whole_steps
         remainder, at_once = self.depth - whole * STEP_NBYTES, self.steps_at_once
@@ -233,7 +240,7 @@ class ByteProduct(IntegerProduct):
     def looped(
         self,
         sums: Sequence[Value],
-        body: Callable[[Loop], Sequence[Value]],
+        body: Callable[[OpenLoop], Sequence[Value]],
         at_once: int = 1,
     ) -> Sequence[Value]:
         """Sums after all whole steps, ``at_once`` in each round as long as there are so many."""

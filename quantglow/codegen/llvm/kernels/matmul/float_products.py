@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from quantglow.codegen.llvm.isa.costs import StepCost
 from quantglow.codegen.llvm.isa.dot import DotProduct
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
-from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns, Product
+from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, MatrixProduct, PanelColumns
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.values import FLOAT, Value, f32, splat, vector
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
 
-class FloatProduct(Product):
+class FloatProduct(MatrixProduct):
     """Sums in float32, fused where the target can."""
 
     @property
@@ -34,7 +34,9 @@ class FloatProduct(Product):
     def cost(self) -> StepCost:
         return self.dot.cost
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
+    def tile(
+        self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[PanelColumns]
+    ) -> None:
         b, kind = self.b, vector(self.lanes, FLOAT)
         zeros = [(kind, splat(kind, f32(0.0)))] * (rows * len(panel))
         loop = b.begin_loop(self.depth, zeros)
@@ -54,7 +56,7 @@ class FloatProduct(Product):
             row, position = divmod(index, len(panel))
             self.store(out, row, panel[position], value)
 
-    def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
+    def right(self, y: Value, row: Value, panel: Sequence[PanelColumns]) -> list[Value]:
         """A row of the panel of y."""
         at = self.b.at(y, self.b.mul(row, self.strides(self.y)[1]))
         return [self.load(FLOAT, c, self.columns_at(at, c, self.y)) for c in panel]
@@ -92,7 +94,7 @@ class TurnedProduct(FloatProduct):
         """Memory for a turned panel."""
         self.turned = self.b.allocate(self.known_depth * self.row_nbytes, 64)
 
-    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
+    def pack(self, y: Value, panel: Sequence[PanelColumns]) -> None:
         """Turn a panel."""
         b, lanes = self.b, self.lanes
         whole, remainder = divmod(self.known_depth, lanes)
@@ -103,7 +105,7 @@ class TurnedProduct(FloatProduct):
             to = b.at(self.turned, whole * lanes * self.row_nbytes)
             self.turn(panel, b.at(y, 4 * whole * lanes), to, remainder)
 
-    def turn(self, panel: Sequence[Columns], y: Value, to: Value, rows: int) -> None:
+    def turn(self, panel: Sequence[PanelColumns], y: Value, to: Value, rows: int) -> None:
         """The first rows of y below an address, by columns of the panel."""
         b, kind = self.b, vector(self.lanes, FLOAT)
         for position, columns in enumerate(panel):
@@ -115,7 +117,7 @@ class TurnedProduct(FloatProduct):
                 at = b.at(to, row * self.row_nbytes + position * self.target.vector_nbytes)
                 b.store(kind, value, at, align=16)
 
-    def column(self, y: Value, columns: Columns, lane: int) -> Value:
+    def column(self, y: Value, columns: PanelColumns, lane: int) -> Value:
         """The address of a column; the last one stands for those that are missing."""
         b = self.b
         if isinstance(columns.count, int):
@@ -144,7 +146,7 @@ class TurnedProduct(FloatProduct):
             half //= 2
         return exchanged
 
-    def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
+    def right(self, y: Value, row: Value, panel: Sequence[PanelColumns]) -> list[Value]:
         b, kind = self.b, vector(self.lanes, FLOAT)
         at = b.at(self.turned, b.mul(row, self.row_nbytes))
         places = (b.at(at, i * self.target.vector_nbytes) for i in range(len(panel)))

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from functools import partial
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.costs import KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits, first_kernel
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, all_cycles
 from quantglow.codegen.llvm.kernels.matmul.byte_products import ByteProduct
 from quantglow.codegen.llvm.kernels.matmul.float_products import FloatProduct, TurnedProduct
-from quantglow.codegen.llvm.kernels.matmul.product import Product
+from quantglow.codegen.llvm.kernels.matmul.product import MatrixProduct
 from quantglow.codegen.llvm.kernels.matmul.word_products import WordProduct
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import Compute
 
-KERNELS: tuple[type[Product], ...] = (TurnedProduct, FloatProduct, ByteProduct, WordProduct)
+KERNELS: tuple[type[MatrixProduct], ...] = (TurnedProduct, FloatProduct, ByteProduct, WordProduct)
 """In the order in which they are tried; the last one takes all integers."""
 
-FORMS: dict[str, type[Product]] = {
+FORMS: dict[str, type[MatrixProduct]] = {
     "turned": TurnedProduct,
     "floats": FloatProduct,
     "bytes": ByteProduct,
@@ -34,17 +34,17 @@ FORMS: dict[str, type[Product]] = {
 @emits(MatMul)
 def emit_matmul(step: Compute, target: Target) -> KernelCall:
     """One work item for each batch and panel of columns."""
-    return matmul_kernel(step, target).call()
+    return _matmul_kernel(step, target).call()
 
 
-def matmul_kernel(step: Compute, target: Target) -> Product:
+def _matmul_kernel(step: Compute, target: Target) -> MatrixProduct:
     """The first kernel that takes a product."""
     return first_kernel(partial(product, form, step, target) for form in KERNELS)
 
 
 def product(
-    form: type[Product], step: Compute, target: Target, chosen: Choice | None = None
-) -> Product:
+    form: type[MatrixProduct], step: Compute, target: Target, chosen: KernelChoice | None = None
+) -> MatrixProduct:
     """The kernel of a form."""
     op, (x, y) = step.op, step.inputs
     assert isinstance(op, MatMul)
@@ -60,28 +60,28 @@ class MatMulForms:
         """``Forms``"""
         return isinstance(step.op, MatMul)
 
-    def default(self, step: Compute, target: Target) -> Choice | None:
+    def default(self, step: Compute, target: Target) -> KernelChoice | None:
         """``Forms``"""
-        kernel = matmul_kernel(step, target)
+        kernel = _matmul_kernel(step, target)
         (form,) = (name for name, kind in FORMS.items() if type(kernel) is kind)
-        return Choice(form, (kernel.tile_rows, 1, kernel.panel))
+        return KernelChoice(form, (kernel.tile_rows, 1, kernel.panel))
 
-    def choices(self, step: Compute, target: Target) -> list[Choice]:
+    def choices(self, step: Compute, target: Target) -> list[KernelChoice]:
         """``Forms``"""
         default = self.default(step, target)
         choices = {} if default is None else {default: None}
         for name in self._names(step, target):
             tiles = product(FORMS[name], step, target).possible_tiles
-            choices |= {Choice(name, (tile.rows, 1, tile.vectors)): None for tile in tiles}
+            choices |= {KernelChoice(name, (tile.rows, 1, tile.vectors)): None for tile in tiles}
         return list(choices)
 
-    def kernel(self, step: Compute, target: Target, choice: Choice) -> Product | None:
+    def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> MatrixProduct | None:
         """``Forms``"""
         if choice not in self.choices(step, target):
             return None
         return product(FORMS[choice.form], step, target, choice)
 
-    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+    def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
         kernel = product(FORMS[choice.form], step, target, choice)
         tile = Tile(1, kernel.tile_rows, kernel.panel)

@@ -45,7 +45,7 @@ MOST_VECTORS = 2
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """Panels of ``vectors`` vectors of ``lanes`` channels; ``group`` codes of ``bits``."""
 
     channels: int
@@ -121,12 +121,12 @@ class Layout:
     def _words(self, w: Array) -> Array:
         """uint32 [panels, G, steps, width] of some whole panels, the last of which may end."""
         panels = -(-len(w) // self.width)
-        words = interleaved(np.ascontiguousarray(w).view("<u4"), self.bits)
+        words = _interleave_codes(np.ascontiguousarray(w).view("<u4"), self.bits)
         words = np.pad(words, [(0, panels * self.width - len(w)), (0, 0), (0, 0)])
         return words.reshape(panels, self.width, self.groups, self.steps).transpose(0, 2, 3, 1)
 
 
-def interleaved(words: Array, bits: int) -> Array:
+def _interleave_codes(words: Array, bits: int) -> Array:
     """uint32 of ``32 / bits`` codes, the first one lowest, with codes 0 to 3 in the lowest bits of
     the four bytes, codes 4 to 7 above them, and so on."""
     if bits == 8:
@@ -177,10 +177,10 @@ class GroupedProduct:
         return vector(self.lanes, I32)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> PanelLayout:
         op, vectors = self.op, min(MOST_VECTORS, -(-self.channels // self.lanes))
         groups = op.w.type.shape[1]
-        return Layout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
+        return PanelLayout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
 
     @property
     def vectors(self) -> range:

@@ -43,7 +43,7 @@ NARROW = 4
 def emit_grouped_matmul(step: Compute, target: Target) -> KernelCall:
     """A work item is a panel of channels."""
     assert isinstance(step.op, GroupedMatMul)
-    kernel = IntegerProduct if step.op.is_dynamic else FloatProduct
+    kernel = GroupwiseIntegerProduct if step.op.is_dynamic else GroupwiseFloatProduct
     return kernel(target, step).call()
 
 
@@ -176,7 +176,7 @@ class RowQuantizer:
         return self.b.op("sub", I32, "0", self.b.call(name, I32, (self.ints, sums)))
 
 
-class FloatProduct(GroupedProduct):
+class GroupwiseFloatProduct(GroupedProduct):
     """Each code is shifted out of its word, centered and converted."""
 
     @cached_property
@@ -266,7 +266,7 @@ class FloatProduct(GroupedProduct):
         return vectors.int_to_float(b, self.lanes, b.op("sub", self.ints, word, point))
 
 
-class IntegerProduct(GroupedProduct):
+class GroupwiseIntegerProduct(GroupedProduct):
     """Codes are the unsigned operand of a dot product of bytes, activations the signed one.
 
     A sum starts as the zero point times the negative sum of the activations.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.codegen.llvm.builder import Builder
-from quantglow.codegen.llvm.isa.costs import Choice, StepCost
+from quantglow.codegen.llvm.isa.costs import KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, candidates
@@ -24,7 +24,7 @@ PANEL_NBYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Columns:
+class PanelColumns:
     """Neighboring columns of a panel in one vector, from ``start`` on.  ``count``: how many, or
     their mask."""
 
@@ -33,7 +33,7 @@ class Columns:
 
 
 @dataclass
-class Product:
+class MatrixProduct:
     """Panels of columns, tiles of rows.
 
     Where the number of columns (rows) is free, the last vector (tile) is moved back so that it ends
@@ -46,7 +46,7 @@ class Product:
     x: View
     y: View
     out: View
-    chosen: Choice | None = None
+    chosen: KernelChoice | None = None
 
     def __post_init__(self) -> None:
         self.batch, self.rows, self.columns = self.op.type.shape
@@ -72,6 +72,9 @@ class Product:
     @property
     def most_rows(self) -> int:
         """Rows of a tile, unless there are fewer."""
+        # Eight rows by three vectors (``most_vectors``) are 24 sums of 32 registers, four by two
+        # are 8 of 16: the others hold the vectors of y of a step, the operand of a row, and what
+        # products need.
         return 8 if self.target.registers >= 32 else 4
 
     @cached_property
@@ -139,10 +142,10 @@ class Product:
     def items(self) -> int:
         return self.batch * self.panels
 
-    def vectors_of(self, width: int) -> list[Columns]:
+    def vectors_of(self, width: int) -> list[PanelColumns]:
         """The vectors of a panel of ``width`` columns."""
         starts = range(0, width, self.lanes)
-        return [Columns(start, min(self.lanes, width - start)) for start in starts]
+        return [PanelColumns(start, min(self.lanes, width - start)) for start in starts]
 
     # -- addresses
 
@@ -160,18 +163,18 @@ class Product:
             return self.b.at(pointer, self.b.mul(str(stride), row))
         return self.b.at(pointer, row * stride)
 
-    def columns_at(self, pointer: Value, columns: Columns, view: View) -> Value:
+    def columns_at(self, pointer: Value, columns: PanelColumns, view: View) -> Value:
         """The first of some columns."""
         nbytes = view.type.dtype.nbytes
         if isinstance(columns.start, int):
             return self.b.at(pointer, columns.start * nbytes)
         return self.b.at(pointer, self.b.mul(columns.start, nbytes))
 
-    def load(self, element: Type, columns: Columns, pointer: Value) -> Value:
+    def load(self, element: Type, columns: PanelColumns, pointer: Value) -> Value:
         """A vector of columns; ``pointer`` is that of the first."""
         return load_partial(self.b, self.target, element, self.lanes, columns.count, pointer)
 
-    def store(self, out: Value, row: int, columns: Columns, value: Value) -> None:
+    def store(self, out: Value, row: int, columns: PanelColumns, value: Value) -> None:
         stride, start = self.strides(self.out)[1], columns.start
         element, nbytes = ELEMENTS[self.out.type.dtype], self.out.type.dtype.nbytes
         if is_free(stride) or not isinstance(start, int):
@@ -185,10 +188,12 @@ class Product:
     def prepare(self) -> None:
         """Set aside memory, at the entry."""
 
-    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
+    def pack(self, y: Value, panel: Sequence[PanelColumns]) -> None:
         """Prepare a panel of y."""
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
+    def tile(
+        self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[PanelColumns]
+    ) -> None:
         raise NotImplementedError
 
     def text(self) -> str:
@@ -228,7 +233,7 @@ class Product:
         b, lanes, width = self.b, self.lanes, self.panel * self.lanes
         if self.columns < lanes:
             mask = vectors.first_lanes(b, lanes, str(self.columns))
-            self.all_rows(at, [Columns(0, mask)])
+            self.all_rows(at, [PanelColumns(0, mask)])
             return
         columns_left = b.op("sub", b.index, str(self.columns), b.mul(panel, width))
         before_last = b.op("sub", b.index, columns_left, str(lanes))
@@ -245,9 +250,9 @@ class Product:
             if whole:
                 is_case = b.op("and", I1, is_case, beyond[whole - 1])
             with b.when(is_case):
-                self.all_rows(at, [*self.vectors_of(whole * lanes), Columns(begin, lanes)])
+                self.all_rows(at, [*self.vectors_of(whole * lanes), PanelColumns(begin, lanes)])
 
-    def all_rows(self, at: Sequence[Value], panel: Sequence[Columns]) -> None:
+    def all_rows(self, at: Sequence[Value], panel: Sequence[PanelColumns]) -> None:
         b = self.b
         out, x, y = at
         self.pack(y, panel)
@@ -265,7 +270,7 @@ class Product:
             at_x, at_out = b.at(x, done * x_step), b.at(out, done * out_step)
             self.tile(self.rows - done, at_out, at_x, y, panel)
 
-    def free_rows(self, at: Sequence[Value], panel: Sequence[Columns]) -> None:
+    def free_rows(self, at: Sequence[Value], panel: Sequence[PanelColumns]) -> None:
         """Tiles of a free number of rows; the last one ends with the last row."""
         b, (out, x, y) = self.b, at
         last = str(self.rows - self.tile_rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
-from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, Columns, Product
+from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, MatrixProduct, PanelColumns
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
@@ -21,7 +21,7 @@ MOST_ROWS, CENTRED_NBYTES = 8, 64 * 1024
 """Centered rows lie on the stack, too: a tile has more than these only if they have few bytes."""
 
 
-class IntegerProduct(Product):
+class IntegerProduct(MatrixProduct):
     """Base of integer products: exact int32 sums, scaled and rounded once."""
 
     def memory(self, nbytes: int) -> Value:
@@ -88,7 +88,7 @@ class WordProduct(IntegerProduct):
 
     # -- packing
 
-    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
+    def pack(self, y: Value, panel: Sequence[PanelColumns]) -> None:
         """Pairs of rows, centered, interleaved by columns."""
         b = self.b
         step = self.strides(self.y)[1]
@@ -101,7 +101,7 @@ class WordProduct(IntegerProduct):
                 self.pack_pair(str(last), b.at(y, 2 * last * step), None, panel)
 
     def pack_pair(
-        self, pair: Operand, upper: Value, lower: Value | None, panel: Sequence[Columns]
+        self, pair: Operand, upper: Value, lower: Value | None, panel: Sequence[PanelColumns]
     ) -> None:
         b, lanes = self.b, self.lanes
         halves, whole = vector(lanes, I16), vector(2 * lanes, I16)
@@ -155,7 +155,9 @@ class WordProduct(IntegerProduct):
 
     # -- products
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
+    def tile(
+        self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[PanelColumns]
+    ) -> None:
         b, lanes = self.b, self.lanes
         self.centre_rows(rows, x)
         kind, words = vector(lanes, I32), vector(2 * lanes, I16)

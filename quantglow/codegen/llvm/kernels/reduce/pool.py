@@ -15,8 +15,8 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.reduce.pool_windows import (
     PoolTables,
+    PoolWindows,
     Position,
-    Windows,
     full_scale,
 )
 from quantglow.codegen.llvm.kernels.vector import vectors
@@ -26,7 +26,7 @@ from quantglow.codegen.llvm.kernels.vector.access import (
     store_results,
     store_strided,
 )
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Nest, emit_row
+from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, emit_row
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import (
     ABSENT,
@@ -58,7 +58,7 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
     pool = step.op
     assert isinstance(pool, MaxPool | AveragePool)
     (x,) = step.inputs
-    kernel = _Pool(Builder(index=target.isa.index), target, pool, x, step.output)
+    kernel = _PoolKernel(Builder(index=target.isa.index), target, pool, x, step.output)
     kernel.emit()
     n, oh, _, _ = pool.type.shape
     work = likely(pool.type.size) * pool.kernel[0] * pool.kernel[1] / 8
@@ -67,7 +67,7 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _WindowPointers:
     """A window: pointers to the result, to the image and to the first tap, and its number."""
 
     y: Value
@@ -78,7 +78,7 @@ class _Place:
 
 
 @dataclass
-class _Pool:
+class _PoolKernel:
     b: Builder
     target: Target
     pool: MaxPool | AveragePool
@@ -94,8 +94,8 @@ class _Pool:
         return PoolTables(self.pool, (self.x_strides[1], self.x_strides[2]), self.b.index)
 
     @cached_property
-    def windows(self) -> Windows:
-        return Windows.of(self.b, self.compile_time)
+    def windows(self) -> PoolWindows:
+        return PoolWindows.of(self.b, self.compile_time)
 
     @cached_property
     def y_strides(self) -> list[int]:
@@ -167,19 +167,19 @@ class _Pool:
             at = [b.at(p, b.mul(column, s)) for p, s in zip((y, x), pixels.strides, strict=True)]
             emit_row(b, self.target, self._nest(channels), at, self.inner(channels))
 
-    def _axes(self, width: int) -> tuple[Axis | None, Axis]:
+    def _axes(self, width: int) -> tuple[LoopAxis | None, LoopAxis]:
         """Pixels and channels; pixels join the row where neighbors' windows are neighbors."""
         channels = self.pool.type.shape[3]
         x_pixel = self.pool.strides[1] * self.x_strides[2]
-        pixels = Axis(width, (self.y_strides[2], x_pixel))
+        pixels = LoopAxis(width, (self.y_strides[2], x_pixel))
         if channels == 1:
             return None, pixels
-        row = Axis(channels, (self.y_strides[3], self.x_strides[3]))
+        row = LoopAxis(channels, (self.y_strides[3], self.x_strides[3]))
         if all(p == channels * c for p, c in zip(pixels.strides, row.strides, strict=True)):
-            return None, Axis(width * channels, row.strides)
+            return None, LoopAxis(width * channels, row.strides)
         return pixels, row
 
-    def _nest(self, row: Axis) -> Nest:
+    def _nest(self, row: LoopAxis) -> Nest:
         lanes = self.lanes
         if not self.target.isa.has_masks:
             lanes = vectors.narrower(lanes, row.size)
@@ -192,7 +192,7 @@ class _Pool:
         b = self.b
         itemsize = self.dtype.nbytes
         strides = (self.y_strides[3], self.x_strides[3], itemsize)
-        channels = Axis(self.pool.type.shape[3], strides)
+        channels = LoopAxis(self.pool.type.shape[3], strides)
         with b.loop(left, right) as column:
             at_y = b.at(y, b.mul(column, self.y_strides[2]))
             body, pointers = self.outer(channels, row, column), [at_y, image, self.windows.padding]
@@ -200,7 +200,7 @@ class _Pool:
 
     # -- bodies
 
-    def inner(self, channels: Axis) -> Callable[[Sequence[Value], Sequence[Piece]], None]:
+    def inner(self, channels: LoopAxis) -> Callable[[Sequence[Value], Sequence[Piece]], None]:
         """Straight code over the taps of a window."""
 
         def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
@@ -226,7 +226,7 @@ class _Pool:
         return self.b.at(first, down + across)
 
     def outer(
-        self, channels: Axis, row: Value, column: Value
+        self, channels: LoopAxis, row: Value, column: Value
     ) -> Callable[[Sequence[Value], Sequence[Piece]], None]:
         """A loop over the taps of a window at the border."""
         kh, kw = self.pool.kernel
@@ -255,7 +255,7 @@ class _Pool:
         columns: Value,
         ky: Value,
         kx: Value,
-        channels: Axis,
+        channels: LoopAxis,
     ) -> tuple[Value, int]:
         """The address of a tap, or of the padding; both have the stride of the channels."""
         b, windows = self.b, self.windows

@@ -89,7 +89,7 @@ class PoolTables:
 
 
 @dataclass
-class Windows(ABC):
+class PoolWindows(ABC):
     """Taps and divisors of windows, as values of a kernel."""
 
     b: Builder
@@ -97,7 +97,7 @@ class Windows(ABC):
     pointers: Sequence[Value] = field(default=(), init=False)
 
     @staticmethod
-    def of(b: Builder, tables: PoolTables) -> Windows:
+    def of(b: Builder, tables: PoolTables) -> PoolWindows:
         """By tables if these are the same for all images."""
         sizes = (*tables.pool.x.type.shape[1:3], *tables.pitches)
         return (FreeWindows if any(map(is_free, sizes)) else TabledWindows)(b, tables)
@@ -145,7 +145,7 @@ class Windows(ABC):
         """The int32 sum of zero points of a window."""
 
 
-class TabledWindows(Windows):
+class TabledWindows(PoolWindows):
     """Windows by tables, made at compile time."""
 
     @cached_property
@@ -185,7 +185,7 @@ class TabledWindows(Windows):
         return self.b.at(self.pointers[table], self.b.mul(position[0], 4))
 
 
-class FreeWindows(Windows):
+class FreeWindows(PoolWindows):
     """Windows by arithmetic, in the order and precision of the tables."""
 
     @cached_property

@@ -12,7 +12,14 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_lanes, load_strided, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import Axis, Body, Fold, Nest, emit_row, fold_row
+from quantglow.codegen.llvm.kernels.vector.loops import (
+    Body,
+    Fold,
+    LoopAxis,
+    Nest,
+    emit_row,
+    fold_row,
+)
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import FLOAT, I1, I8, I32, PTR, Value, f32, splat, vector
 from quantglow.ir.ops import Softmax
@@ -115,6 +122,8 @@ class _Softmax:
         def power(index: Value | int, piece: Piece) -> Value:
             return self.power(self._at(x, index, 1), piece, top, table)
 
+        # Powers are integers, so their sum is exact: lanes may be added in any order, and every
+        # target divides by the same number.
         total = vectors.int_to_float(b, 1, self._sum(power))
 
         def share(at: Sequence[Value], group: Sequence[Piece]) -> None:
@@ -175,5 +184,5 @@ class _Softmax:
         lanes = self.target.f32_lanes
         if not self.target.isa.has_masks:
             lanes = vectors.narrower(lanes, self.columns)
-        nest = Nest((), Axis(self.columns, strides), lanes, 4)
+        nest = Nest((), LoopAxis(self.columns, strides), lanes, 4)
         emit_row(self.b, self.target, nest, pointers, body)

@@ -104,10 +104,12 @@ def load_strided(
     if piece.lanes == 1:
         return b.load(element, b.at(pointer, piece.start * stride))
     if stride == -itemsize and isinstance(piece.active, int):
-        return _reversed(b, element, b.at(pointer, piece.start * stride), itemsize, piece)
+        return _load_reversed(b, element, b.at(pointer, piece.start * stride), itemsize, piece)
     steps = (2 * itemsize, 3 * itemsize, 4 * itemsize)
     if not is_free(stride) and stride in steps and piece.active == piece.lanes:
-        return _picked(b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece)
+        return _load_picked_lanes(
+            b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece
+        )
     value: Value = zero(vector(piece.lanes, element))
     for lane in range(piece.count):
         scalar = b.load(element, b.at(pointer, (piece.start + lane) * stride))
@@ -115,7 +117,7 @@ def load_strided(
     return value
 
 
-def _reversed(b: Builder, element: Type, pointer: Value, itemsize: int, piece: Piece) -> Value:
+def _load_reversed(b: Builder, element: Type, pointer: Value, itemsize: int, piece: Piece) -> Value:
     """The elements from ``pointer`` backwards."""
     last = piece.count - 1
     raw = vectors.load(b, element, replace(piece, start=0), b.at(pointer, -last * itemsize))
@@ -123,7 +125,7 @@ def _reversed(b: Builder, element: Type, pointer: Value, itemsize: int, piece: P
     return b.shuffle(vector(piece.lanes, element), raw, "poison", order)
 
 
-def _picked(b: Builder, element: Type, pointer: Value, step: int, piece: Piece) -> Value:
+def _load_picked_lanes(b: Builder, element: Type, pointer: Value, step: int, piece: Piece) -> Value:
     """Every ``step``-th of the elements from ``pointer``, without reading past the last one."""
     width = (piece.lanes - 1) * step + 1
     kind = vector(width, element)
@@ -190,7 +192,7 @@ def load_kind(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piec
     return b.compare("ne", kind, raw, splat(kind, "0"))
 
 
-def interleaved(b: Builder, element: Type, lanes: int, parts: Sequence[Value]) -> Value:
+def interleave_vectors(b: Builder, element: Type, lanes: int, parts: Sequence[Value]) -> Value:
     """``parts[0][0], parts[1][0], …, parts[0][1], …`` as one vector."""
     if lanes == 1:
         value = poison(vector(len(parts), element))
@@ -210,7 +212,7 @@ def interleaved(b: Builder, element: Type, lanes: int, parts: Sequence[Value]) -
     return b.shuffle(vector(width, element), joined[0], "poison", order)
 
 
-def transposed(b: Builder, element: Type, rows: Sequence[Value]) -> list[Value]:
+def transpose_square(b: Builder, element: Type, rows: Sequence[Value]) -> list[Value]:
     """Rows of a square as its columns: interleaving the halves log2(n) times."""
     count = len(rows)
     kind, half = vector(count, element), count // 2

@@ -37,37 +37,37 @@ NARROWEST = 4
 
 
 @dataclass(frozen=True)
-class Axis:
+class LoopAxis:
     """``size`` elements; the stride in bytes in each view."""
 
     size: int
     strides: tuple[int, ...]
 
 
-def collapsed(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+def collapse_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
     """The axes of views broadcast to ``shape``, without axes of size 1, neighbors merged."""
-    axes = merged(broadcast_axes(shape, views))
-    return axes or [Axis(1, tuple(view.type.dtype.nbytes for view in views))]
+    axes = merge_axes(broadcast_axes(shape, views))
+    return axes or [LoopAxis(1, tuple(view.type.dtype.nbytes for view in views))]
 
 
-def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
     """An axis for each dimension of views broadcast to ``shape``."""
     wide = [view.expanded(shape) for view in views]
     return [
-        Axis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
+        LoopAxis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
         for dim, size in enumerate(shape)
     ]
 
 
-def merged(axes: Sequence[Axis]) -> list[Axis]:
+def merge_axes(axes: Sequence[LoopAxis]) -> list[LoopAxis]:
     """Axes without those of size 1, neighbors that are contiguous in every view as one."""
-    result: list[Axis] = []
+    result: list[LoopAxis] = []
     for axis in axes:
         inner = tuple(stride * axis.size for stride in axis.strides)
         if axis.size == 1:
             continue
         if result and result[-1].strides == inner:
-            result[-1] = Axis(result[-1].size * axis.size, axis.strides)
+            result[-1] = LoopAxis(result[-1].size * axis.size, axis.strides)
         else:
             result.append(axis)
     return result
@@ -77,8 +77,8 @@ def merged(axes: Sequence[Axis]) -> list[Axis]:
 class Nest:
     """Outer axes around rows of ``row``, computed ``step`` elements at a time."""
 
-    outer: tuple[Axis, ...]
-    row: Axis
+    outer: tuple[LoopAxis, ...]
+    row: LoopAxis
     lanes: int
     unroll: int
 
@@ -97,7 +97,7 @@ class Nest:
             return -(-self.row.size // self.block)
         return math.prod(axis.size for axis in self._item_axes())
 
-    def _item_axes(self) -> tuple[Axis, ...]:
+    def _item_axes(self) -> tuple[LoopAxis, ...]:
         count = 1
         while (
             count < len(self.outer)
@@ -141,13 +141,13 @@ class Nest:
             within = b.compare("slt", b.index, last, str(whole))
             limit = b.select(b.index, within, last, str(whole))
             with b.loop(first, limit, self.step) as index:
-                body(moved(b, pointers, self.row, index), self._pieces(target, 0, self.step))
+                body(advance(b, pointers, self.row, index), self._pieces(target, 0, self.step))
         if is_free(self.row.size - whole):
             with b.when(b.compare("eq", b.index, end, str(self.items))):
                 _free_remainder(b, target, self, pointers, body, whole)
         elif whole < self.row.size:
             with b.when(b.compare("eq", b.index, end, str(self.items))):
-                remainder = moved(b, pointers, self.row, whole)
+                remainder = advance(b, pointers, self.row, whole)
                 body(remainder, self._pieces(target, 0, self.row.size - whole))
 
     def _pieces(self, target: Target, start: int, stop: int) -> list[Piece]:
@@ -163,9 +163,9 @@ def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], 
     whole = size - size % step if size >= 2 * step else 0
     if whole:
         with b.loop(0, whole, step) as index:
-            body(moved(b, pointers, nest.row, index), list(pieces(target, 0, step, nest.lanes)))
+            body(advance(b, pointers, nest.row, index), list(pieces(target, 0, step, nest.lanes)))
     if whole < size:
-        remainder = moved(b, pointers, nest.row, whole)
+        remainder = advance(b, pointers, nest.row, whole)
         body(remainder, list(pieces(target, 0, size - whole, nest.lanes)))
 
 
@@ -176,12 +176,13 @@ def _free_row(
     remainder = nest.row.size % nest.step
     whole = nest.row.size - remainder
     with b.loop(0, whole, nest.step) as index:
-        body(moved(b, pointers, nest.row, index), list(pieces(target, 0, nest.step, nest.lanes)))
+        body(advance(b, pointers, nest.row, index), list(pieces(target, 0, nest.step, nest.lanes)))
     if is_free(remainder):
         _free_remainder(b, target, nest, pointers, body, whole)
     elif remainder:
         body(
-            moved(b, pointers, nest.row, str(whole)), list(pieces(target, 0, remainder, nest.lanes))
+            advance(b, pointers, nest.row, str(whole)),
+            list(pieces(target, 0, remainder, nest.lanes)),
         )
 
 
@@ -198,35 +199,37 @@ def _free_remainder(
     for width in sorted({min(width, nest.lanes) for width in widths}, reverse=True):
         end = nest.row.size - nest.row.size % width
         with b.loop(str(begin), str(end), width) as index:
-            body(moved(b, pointers, nest.row, index), list(pieces(target, 0, width, nest.lanes)))
+            body(advance(b, pointers, nest.row, index), list(pieces(target, 0, width, nest.lanes)))
         begin = end
 
 
 def item_pointers(
-    b: Builder, item: Value, axes: Sequence[Axis], pointers: Sequence[Value]
+    b: Builder, item: Value, axes: Sequence[LoopAxis], pointers: Sequence[Value]
 ) -> list[Value]:
     """Pointers at the position of a work item, from its number."""
     moved_to = list(pointers)
     for axis in reversed(axes[1:]):
         item, index = b.divide(item, axis.size)
-        moved_to = moved(b, moved_to, axis, index)
-    return moved(b, moved_to, axes[0], item) if axes else moved_to
+        moved_to = advance(b, moved_to, axis, index)
+    return advance(b, moved_to, axes[0], item) if axes else moved_to
 
 
 @contextmanager
-def loops(b: Builder, axes: Sequence[Axis], pointers: Sequence[Value]) -> Iterator[list[Value]]:
+def loops(b: Builder, axes: Sequence[LoopAxis], pointers: Sequence[Value]) -> Iterator[list[Value]]:
     """Nested loops over axes."""
     if not axes:
         yield list(pointers)
         return
     with (
         b.loop(0, axes[0].size) as index,
-        loops(b, axes[1:], moved(b, pointers, axes[0], index)) as inside,
+        loops(b, axes[1:], advance(b, pointers, axes[0], index)) as inside,
     ):
         yield inside
 
 
-def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Operand | int) -> list[Value]:
+def advance(
+    b: Builder, pointers: Sequence[Value], axis: LoopAxis, index: Operand | int
+) -> list[Value]:
     """Each pointer advanced by ``index`` elements of the axis."""
 
     def offset(stride: int) -> Value | int:
@@ -283,14 +286,14 @@ def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
     for width, unroll in steps:
         count = (length - done) // (width * unroll)
         start = [fold.neutral(width) if width == lanes else _identity(fold, width)] * unroll
-        added = partial(_added, b, fold, width, total, start, done, count)
+        added = partial(_add_steps, b, fold, width, total, start, done, count)
         is_there = b.compare("sgt", b.index, str(count), "0")
         (total,) = b.if_so(is_there, [(fold.kind(1), total)], added)
         done += count * (width * unroll)
     return _loop(b, fold, 1, [total], done, length - done)
 
 
-def _added(
+def _add_steps(
     b: Builder,
     fold: Fold,
     lanes: int,
@@ -317,7 +320,7 @@ def _loop(
     loop = b.begin_while(str(count), [(fold.kind(lanes), value) for value in start])
     index = b.add(b.mul(loop.index, lanes * len(start)), str(done))
     values = b.end_while(loop, _combined_step(fold, lanes, index, loop.carried))
-    return _joined(b, fold, lanes, values)
+    return _join_vectors(b, fold, lanes, values)
 
 
 def _vectors(b: Builder, fold: Fold, lanes: int, unroll: int, start: int, count: int) -> Value:
@@ -326,7 +329,7 @@ def _vectors(b: Builder, fold: Fold, lanes: int, unroll: int, start: int, count:
     loop = b.begin_loop(count, [(fold.kind(lanes), fold.neutral(lanes))] * unroll)
     index = b.add(b.mul(loop.index, step), start)
     values = b.end_loop(loop, _combined_step(fold, lanes, index, loop.carried))
-    return _joined(b, fold, lanes, values)
+    return _join_vectors(b, fold, lanes, values)
 
 
 def _combined_step(
@@ -339,7 +342,7 @@ def _combined_step(
     ]
 
 
-def _joined(b: Builder, fold: Fold, lanes: int, values: list[Value]) -> Value:
+def _join_vectors(b: Builder, fold: Fold, lanes: int, values: list[Value]) -> Value:
     """Vectors combined into one element."""
     while len(values) > 1:
         half = len(values) // 2

@@ -20,7 +20,7 @@ from quantglow.codegen.llvm.values import (
     I1,
     I32,
     I64,
-    Constant,
+    ConstantValue,
     Type,
     Value,
     f32,
@@ -88,7 +88,7 @@ def sqrt(b: Builder, lanes: int, x: Value) -> Value:
 def exp(b: Builder, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
     kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
-    tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -105.0, 90.0))
+    tail, exponent = _exp_tail(b, lanes, clamp(b, kind, x, -105.0, 90.0))
     value = plus(b, kind, tail, 1.0)
     # Two steps, so that results below the normal range lose bits instead of vanishing.
     half = b.op("ashr", ints, exponent, splat(ints, "1"))
@@ -122,7 +122,7 @@ def logistic_above(b: Builder, lanes: int, x: Value) -> Value:
 def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     """``shrinking_power``; where n is -127 its power of two has no bits."""
     kind = vector(lanes, FLOAT)
-    power, lowest = scaled(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
+    power, lowest = times(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
     shifted = plus(b, kind, power, ROUNDING)
     fraction = b.op("fsub", kind, power, plus(b, kind, shifted, -ROUNDING))
@@ -145,7 +145,7 @@ def expm1(b: Builder, lanes: int, x: Value) -> Value:
     near 0 it is x, with the sign of its zeros.
     """
     kind = vector(lanes, FLOAT)
-    tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -20.0, 89.0))
+    tail, exponent = _exp_tail(b, lanes, clamp(b, kind, x, -20.0, 89.0))
     half = _power_of_two(b, lanes, vectors.add_constant(b, lanes, exponent, -1))
     value = b.op("fadd", kind, b.op("fmul", kind, half, tail), plus(b, kind, half, -0.5))
     near = b.compare("olt", kind, vectors.absolute(b, lanes, x), splat(kind, f32(_LINEAR)))
@@ -160,10 +160,10 @@ def _exp_tail(
     ``correction``: a small number.
     """
     kind = vector(lanes, FLOAT)
-    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), ROUNDING)
+    shifted = plus(b, kind, times(b, kind, x, math.log2(math.e)), ROUNDING)
     n = plus(b, kind, shifted, -ROUNDING)
-    r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
-    r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
+    r = b.op("fsub", kind, x, times(b, kind, n, _LN2_HIGH))
+    r = b.op("fsub", kind, r, times(b, kind, n, _LN2_LOW))
     if correction is not None:
         r = b.op("fadd", kind, r, correction)
     square = b.op("fmul", kind, r, r)
@@ -176,7 +176,7 @@ def log(b: Builder, lanes: int, x: Value) -> Value:
     """The natural logarithm of x = 2^n (1 + f)."""
     kind = vector(lanes, FLOAT)
     tiny = b.compare("olt", kind, x, splat(kind, f32(_SMALLEST_NORMAL)))
-    normal = b.select(kind, tiny, scaled(b, kind, x, 2.0**23), x)
+    normal = b.select(kind, tiny, times(b, kind, x, 2.0**23), x)
     exponent, f = _log_parts(b, lanes, normal)
     shift = b.select(kind, tiny, splat(kind, f32(-23.0)), splat(kind, f32(0.0)))
     n = b.op("fadd", kind, vectors.int_to_float(b, lanes, exponent), shift)
@@ -192,11 +192,11 @@ def log1p(b: Builder, lanes: int, x: Value) -> Value:
     lost = b.op("fsub", kind, x, plus(b, kind, total, -1.0))
     # The largest floats have n = 128: 2^(1 - n) is 0 there, as ``lost`` is.
     inverse = _power_of_two(b, lanes, b.op("sub", ints, splat(ints, "1"), exponent))
-    lost = scaled(b, kind, b.op("fmul", kind, lost, inverse), 0.5)
+    lost = times(b, kind, b.op("fmul", kind, lost, inverse), 0.5)
     f = b.op("fadd", kind, f, lost)
     value = _log_sum(b, kind, vectors.int_to_float(b, lanes, exponent), f)
     # Zeros keep their sign; the signs of other results are those of x.
-    return vectors.with_sign_of(b, lanes, _logarithm_borders(b, kind, total, value), x)
+    return vectors.copy_sign(b, lanes, _logarithm_borders(b, kind, total, value), x)
 
 
 def _log_parts(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
@@ -214,9 +214,9 @@ def _log_sum(b: Builder, kind: Type, n: Value, f: Value) -> Value:
     square = b.op("fmul", kind, f, f)
     cube = b.op("fmul", kind, square, f)
     tail = b.op("fmul", kind, cube, polynomial(b, kind, f, _LOG))
-    tail = b.op("fadd", kind, tail, scaled(b, kind, n, _LN2_LOW))
-    tail = b.op("fsub", kind, tail, scaled(b, kind, square, 0.5))
-    return b.op("fadd", kind, b.op("fadd", kind, f, tail), scaled(b, kind, n, _LN2_HIGH))
+    tail = b.op("fadd", kind, tail, times(b, kind, n, _LN2_LOW))
+    tail = b.op("fsub", kind, tail, times(b, kind, square, 0.5))
+    return b.op("fadd", kind, b.op("fadd", kind, f, tail), times(b, kind, n, _LN2_HIGH))
 
 
 def _logarithm_borders(b: Builder, kind: Type, x: Value, value: Value) -> Value:
@@ -243,12 +243,12 @@ def ndtr(b: Builder, lanes: int, x: Value) -> Value:
     cut = b.op("and", ints, vectors.bits(b, lanes, size), splat(ints, str(-(1 << 12))))
     high = vectors.from_bits(b, lanes, cut)
     low = b.op("fmul", kind, b.op("fsub", kind, size, high), b.op("fadd", kind, size, high))
-    power = scaled(b, kind, b.op("fmul", kind, high, high), -0.5)
-    tail, exponent = _exp_tail(b, lanes, power, scaled(b, kind, low, -0.5))
+    power = times(b, kind, b.op("fmul", kind, high, high), -0.5)
+    tail, exponent = _exp_tail(b, lanes, power, times(b, kind, low, -0.5))
     value = b.op("fmul", kind, plus(b, kind, tail, 1.0), _power_of_two(b, lanes, exponent))
     inverse = b.op("fdiv", kind, splat(kind, f32(1.0)), plus(b, kind, size, 3.0))
     share = polynomial(b, kind, b.op("fmul", kind, size, inverse), _NDTR)
-    share = b.op("fmul", kind, scaled(b, kind, inverse, 3.0), share)
+    share = b.op("fmul", kind, times(b, kind, inverse, 3.0), share)
     zero = splat(kind, f32(0.0))
     value = b.select(kind, far, zero, b.op("fmul", kind, value, share))
     above = b.op("fsub", kind, splat(kind, f32(1.0)), value)
@@ -263,7 +263,7 @@ def tanh_gate(b: Builder, lanes: int, x: Value) -> Value:
     (x - s) (A + B (s^2 + s x + x^2)) + s (A - A' + (B - B') s^2).
     """
     kind = vector(lanes, FLOAT)
-    x = limited(b, kind, x, *_GATE_ENDS)
+    x = clamp(b, kind, x, *_GATE_ENDS)
     s = plus(b, kind, plus(b, kind, x, _EIGHTHS), -_EIGHTHS)
     square = b.op("fmul", kind, s, s)
     high = b.op("fmul", kind, s, polynomial(b, kind, square, [-first for first in _GATE_HIGH]))
@@ -287,7 +287,7 @@ def tanh(b: Builder, lanes: int, x: Value) -> Value:
     share = b.op("fdiv", kind, splat(kind, f32(2.0)), plus(b, kind, power, 1.0))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), share)
     near = b.compare("olt", kind, magnitude, splat(kind, f32(0.625)))
-    return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
+    return vectors.copy_sign(b, lanes, b.select(kind, near, small, large), x)
 
 
 def tanh_by_branches(b: Builder, lanes: int, x: Value) -> Value:
@@ -298,7 +298,7 @@ def tanh_by_branches(b: Builder, lanes: int, x: Value) -> Value:
     far = b.op("xor", I1, near, "true")
     (value,) = b.if_so(near, [(kind, magnitude)], lambda: [_tanh_near(b, kind, magnitude)])
     (value,) = b.if_so(far, [(kind, value)], lambda: [_tanh_far(b, magnitude)])
-    return vectors.with_sign_of(b, lanes, value, x)
+    return vectors.copy_sign(b, lanes, value, x)
 
 
 def _tanh_near(b: Builder, kind: Type, x: Value) -> Value:
@@ -325,11 +325,11 @@ def erf(b: Builder, lanes: int, x: Value) -> Value:
     magnitude = vectors.absolute(b, lanes, x)
     square = b.op("fmul", kind, magnitude, magnitude)
     small = b.op("fmul", kind, magnitude, polynomial(b, kind, square, _ERF))
-    inside = limited(b, kind, magnitude, 0.0, 4.0)
+    inside = clamp(b, kind, magnitude, 0.0, 4.0)
     decay = b.negate(polynomial(b, kind, inside, _LOG_ERFC))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), exp(b, lanes, decay))
     near = b.compare("olt", kind, magnitude, splat(kind, f32(1.0)))
-    return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
+    return vectors.copy_sign(b, lanes, b.select(kind, near, small, large), x)
 
 
 def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: float) -> Value:
@@ -381,10 +381,10 @@ def _signed_power(
 ) -> Value:
     """Negative bases: the sign for odd exponents, NaN for fractional ones."""
     kind = vector(lanes, FLOAT)
-    half = scaled(b, kind, y, 0.5)
+    half = times(b, kind, y, 0.5)
     whole = b.compare("oeq", kind, vectors.rint(b, target, lanes, y), y)
     even = b.compare("oeq", kind, vectors.rint(b, target, lanes, half), half)
-    negated = vectors.with_sign_of(b, lanes, value, x)
+    negated = vectors.copy_sign(b, lanes, value, x)
     value = b.select(kind, even, value, b.select(kind, whole, negated, value))
     lowest = b.compare("ogt", kind, x, splat(kind, f32(-math.inf)))
     strictly = b.compare("olt", kind, x, splat(kind, f32(0.0)))
@@ -397,7 +397,7 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
     """log of float64 x >= 0 in the range of float32: 2 artanh((m - 1) / (m + 1)) + n ln 2."""
     kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     pattern = b.cast("bitcast", kind, x, ints)
-    exponent = b.op("sub", ints, pattern, splat(ints, str(bits64(math.sqrt(0.5)))))
+    exponent = b.op("sub", ints, pattern, splat(ints, str(_bits64(math.sqrt(0.5)))))
     exponent = b.op("ashr", ints, exponent, splat(ints, "52"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "52")))
     m = b.cast("bitcast", ints, mantissa, kind)
@@ -406,7 +406,7 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
     series = polynomial(b, kind, square, [2.0 / (2 * i + 1) for i in range(9)])
     narrow = vector(lanes, I32)
     n = b.cast("sitofp", narrow, b.cast("trunc", ints, exponent, narrow), kind)
-    value = b.op("fadd", kind, b.op("fmul", kind, ratio, series), scaled(b, kind, n, math.log(2)))
+    value = b.op("fadd", kind, b.op("fmul", kind, ratio, series), times(b, kind, n, math.log(2)))
     return _logarithm_borders(b, kind, x, value)
 
 
@@ -414,13 +414,13 @@ def _exp64(b: Builder, lanes: int, x: Value) -> Value:
     """exp of float64, for results in the range of float32."""
     kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     magic = 1.5 * 2.0**52
-    x = limited(b, kind, x, -105.0, 90.0)
-    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), magic)
+    x = clamp(b, kind, x, -105.0, 90.0)
+    shifted = plus(b, kind, times(b, kind, x, math.log2(math.e)), magic)
     n = plus(b, kind, shifted, -magic)
-    r = b.op("fsub", kind, x, scaled(b, kind, n, math.log(2)))
+    r = b.op("fsub", kind, x, times(b, kind, n, math.log(2)))
     value = polynomial(b, kind, r, [1.0 / math.factorial(i) for i in range(13)])
     exponent = b.cast("bitcast", kind, shifted, ints)
-    exponent = b.op("sub", ints, exponent, splat(ints, str(bits64(magic) - 1023)))
+    exponent = b.op("sub", ints, exponent, splat(ints, str(_bits64(magic) - 1023)))
     exponent = b.op("shl", ints, exponent, splat(ints, "52"))
     return b.op("fmul", kind, value, b.cast("bitcast", ints, exponent, kind))
 
@@ -439,7 +439,7 @@ def _power_of_two(b: Builder, lanes: int, exponent: Value) -> Value:
     return vectors.from_bits(b, lanes, b.op("shl", kind, biased, splat(kind, "23")))
 
 
-def limited(b: Builder, kind: Type, x: Value, low: float, high: float) -> Value:
+def clamp(b: Builder, kind: Type, x: Value, low: float, high: float) -> Value:
     """x within the limits; NaN stays NaN."""
     for limit, predicate in ((low, "ogt"), (high, "olt")):
         bound = splat(kind, literal(kind, limit))
@@ -447,7 +447,7 @@ def limited(b: Builder, kind: Type, x: Value, low: float, high: float) -> Value:
     return x
 
 
-def scaled(b: Builder, kind: Type, x: Value, factor: float) -> Value:
+def times(b: Builder, kind: Type, x: Value, factor: float) -> Value:
     return b.op("fmul", kind, x, splat(kind, literal(kind, factor)))
 
 
@@ -458,9 +458,9 @@ def plus(b: Builder, kind: Type, x: Value, term: float) -> Value:
 def literal(kind: Type, value: float) -> Value:
     """A number as LLVM writes it for an element of a type."""
     if kind.element == DOUBLE:
-        return Constant.of(f"0x{bits64(value):016X}", DOUBLE)
+        return ConstantValue.of(f"0x{_bits64(value):016X}", DOUBLE)
     return f32(value)
 
 
-def bits64(value: float) -> int:
+def _bits64(value: float) -> int:
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -8,11 +8,11 @@ from fractions import Fraction
 
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernels.vector.math_functions import (
-    limited,
+    clamp,
     literal,
     plus,
     polynomial,
-    scaled,
+    times,
 )
 from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I64, Type, Value, splat, vector
 
@@ -68,12 +68,12 @@ def cos(b: Builder, lanes: int, x: Value) -> Value:
 def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     """sin(x + shift pi/2): the sine or cosine of r, x = n pi/2 + r, with the sign that n gives."""
     kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
-    high, middle, low = _reduced(b, lanes, _widened(b, lanes, x))
+    high, middle, low = _reduce(b, lanes, _widen(b, lanes, x))
     first, r = _quarter_turns(b, kind, high, high)
     r = b.op("fadd", kind, r, low)
     second, reduced = _quarter_turns(b, kind, b.op("fadd", kind, r, middle), middle)
     r = b.op("fadd", kind, reduced, r)
-    r = limited(b, kind, r, -math.pi / 4, math.pi / 4)
+    r = clamp(b, kind, r, -math.pi / 4, math.pi / 4)
     square = b.op("fmul", kind, r, r)
     sine = b.op("fmul", kind, r, polynomial(b, kind, square, _SINE))
     cosine = polynomial(b, kind, square, _COSINE)
@@ -81,10 +81,10 @@ def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     quadrant = b.op("add", ints, quadrant, splat(ints, str(shift)))
     value = b.select(kind, _bit(b, ints, quadrant, 1), cosine, sine)
     negated = b.negate(value)
-    return _narrowed(b, lanes, b.select(kind, _bit(b, ints, quadrant, 2), negated, value))
+    return _narrow(b, lanes, b.select(kind, _bit(b, ints, quadrant, 2), negated, value))
 
 
-def _reduced(b: Builder, lanes: int, x: Value) -> list[Value]:
+def _reduce(b: Builder, lanes: int, x: Value) -> list[Value]:
     """Three terms whose sum is x without multiples of 2 pi: below 2^41, below 2^16, a small one.
 
     A large x is 2^e y with an integer y: the terms are y times the parts of 2^e mod 2 pi.
@@ -103,10 +103,10 @@ def _reduced(b: Builder, lanes: int, x: Value) -> list[Value]:
 
 def _quarter_turns(b: Builder, kind: Type, angle: Value, term: Value) -> tuple[Value, Value]:
     """``term`` without the quarter turns n nearest to ``angle``, and n in the lowest bits."""
-    shifted = plus(b, kind, scaled(b, kind, angle, 2 / math.pi), _MAGIC)
+    shifted = plus(b, kind, times(b, kind, angle, 2 / math.pi), _MAGIC)
     n = plus(b, kind, shifted, -_MAGIC)
     for part in _HALF_PI:
-        term = b.op("fsub", kind, term, scaled(b, kind, n, part))
+        term = b.op("fsub", kind, term, times(b, kind, n, part))
     return b.cast("bitcast", kind, shifted, kind.with_element(I64)), term
 
 
@@ -117,7 +117,7 @@ def _bit(b: Builder, ints: Type, value: Value, mask: int) -> Value:
 def atan(b: Builder, lanes: int, x: Value) -> Value:
     """pi/2 - atan(1/x) above 1, pi/4 + atan((x - 1) / (x + 1)) above tan(pi/8), else a series."""
     kind = vector(lanes, DOUBLE)
-    wide = _widened(b, lanes, x)
+    wide = _widen(b, lanes, x)
     size = _magnitude(b, lanes, wide)
     one = splat(kind, literal(kind, 1.0))
     large = b.compare("ogt", kind, size, one)
@@ -128,15 +128,15 @@ def atan(b: Builder, lanes: int, x: Value) -> Value:
     series = b.op("fmul", kind, u, polynomial(b, kind, b.op("fmul", kind, u, u), _ATAN))
     value = b.select(kind, middle, plus(b, kind, series, math.pi / 4), series)
     complement = b.op("fsub", kind, splat(kind, literal(kind, math.pi / 2)), value)
-    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, large, complement, value), wide))
+    return _narrow(b, lanes, _apply_sign(b, lanes, b.select(kind, large, complement, value), wide))
 
 
 def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     """``fmod``, as ``functions._float_remainder`` computes it, step by step."""
     kind = vector(lanes, DOUBLE)
-    wide = _widened(b, lanes, x)
-    size, divisor = _magnitude(b, lanes, wide), _magnitude(b, lanes, _widened(b, lanes, y))
-    quotient = _truncated(b, lanes, b.op("fdiv", kind, size, divisor))
+    wide = _widen(b, lanes, x)
+    size, divisor = _magnitude(b, lanes, wide), _magnitude(b, lanes, _widen(b, lanes, y))
+    quotient = _truncate(b, lanes, b.op("fdiv", kind, size, divisor))
     result = b.op("fsub", kind, size, b.op("fmul", kind, divisor, quotient))
     zero, infinity = (splat(kind, literal(kind, v)) for v in (0.0, math.inf))
     more = b.op("fadd", kind, result, divisor)
@@ -146,10 +146,10 @@ def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     bits = vector(lanes, I1)
     finite = b.compare("olt", kind, size, infinity)
     whole = b.op("and", bits, b.compare("oeq", kind, divisor, infinity), finite)
-    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, whole, size, result), wide))
+    return _narrow(b, lanes, _apply_sign(b, lanes, b.select(kind, whole, size, result), wide))
 
 
-def _truncated(b: Builder, lanes: int, value: Value) -> Value:
+def _truncate(b: Builder, lanes: int, value: Value) -> Value:
     """A float64 >= 0 without its fraction; one of 2^52 or more has none."""
     kind = vector(lanes, DOUBLE)
     large = splat(kind, literal(kind, 2.0**52))
@@ -159,11 +159,11 @@ def _truncated(b: Builder, lanes: int, value: Value) -> Value:
     return b.select(kind, b.compare("olt", kind, value, large), whole, value)
 
 
-def _widened(b: Builder, lanes: int, x: Value) -> Value:
+def _widen(b: Builder, lanes: int, x: Value) -> Value:
     return b.cast("fpext", vector(lanes, FLOAT), x, vector(lanes, DOUBLE))
 
 
-def _narrowed(b: Builder, lanes: int, x: Value) -> Value:
+def _narrow(b: Builder, lanes: int, x: Value) -> Value:
     return b.cast("fptrunc", vector(lanes, DOUBLE), x, vector(lanes, FLOAT))
 
 
@@ -173,7 +173,7 @@ def _magnitude(b: Builder, lanes: int, x: Value) -> Value:
     return b.cast("bitcast", ints, cleared, kind)
 
 
-def _signed(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
+def _apply_sign(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
     """``magnitude`` (perhaps -0) with the sign of ``sign``."""
     kind, ints = vector(lanes, DOUBLE), vector(lanes, I64)
     top = b.op("and", ints, b.cast("bitcast", kind, sign, ints), splat(ints, str(_SIGN)))

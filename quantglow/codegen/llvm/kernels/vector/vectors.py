@@ -107,7 +107,7 @@ def narrower(lanes: int, room: int) -> int:
     return lanes if lanes >= 4 else 1
 
 
-def unmasked(group: Sequence[Piece]) -> list[Piece]:
+def split_masked(group: Sequence[Piece]) -> list[Piece]:
     """Pieces without masks: a masked tail becomes narrower vectors."""
     parts: list[Piece] = []
     for piece in group:
@@ -227,7 +227,7 @@ def int_to_float(b: Builder, lanes: int, value: Value) -> Value:
 def clip_float(b: Builder, lanes: int, value: Value, low: float, high: float) -> Value:
     """``fmin(fmax(value, low), high)``; NaN becomes ``low``."""
     kind = vector(lanes, FLOAT)
-    return min_constant(b, kind, max_constant(b, kind, value, low), high)
+    return _min_constant(b, kind, max_constant(b, kind, value, low), high)
 
 
 def max_constant(b: Builder, kind: Type, value: Value, low: float) -> Value:
@@ -236,7 +236,7 @@ def max_constant(b: Builder, kind: Type, value: Value, low: float) -> Value:
     return b.select(kind, b.compare("ogt", kind, value, limit), value, limit)
 
 
-def min_constant(b: Builder, kind: Type, value: Value, high: float) -> Value:
+def _min_constant(b: Builder, kind: Type, value: Value, high: float) -> Value:
     """``value`` if less than ``high``, else (and for NaN) ``high``."""
     limit = splat(kind, f32(high))
     return b.select(kind, b.compare("olt", kind, value, limit), value, limit)
@@ -278,7 +278,7 @@ def absolute(b: Builder, lanes: int, value: Value) -> Value:
     return from_bits(b, lanes, cleared)
 
 
-def with_sign_of(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
+def copy_sign(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
     """``magnitude`` (not negative) with the sign of ``sign``."""
     kind = vector(lanes, I32)
     top = b.op("and", kind, bits(b, lanes, sign), splat(kind, str(-(2**31))))
@@ -312,20 +312,20 @@ def _extreme(
 
 def rint(b: Builder, target: Target, lanes: int, value: Value) -> Value:
     """Rounded half to even, any float32."""
-    return _rounded(b, target, lanes, value, "rint")
+    return _round(b, target, lanes, value, "rint")
 
 
 def floor(b: Builder, target: Target, lanes: int, value: Value) -> Value:
     """The largest integer not above, any float32."""
-    return _rounded(b, target, lanes, value, "floor")
+    return _round(b, target, lanes, value, "floor")
 
 
 def ceil(b: Builder, target: Target, lanes: int, value: Value) -> Value:
     """The smallest integer not below, any float32."""
-    return _rounded(b, target, lanes, value, "ceil")
+    return _round(b, target, lanes, value, "ceil")
 
 
-def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
+def _round(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
     kind = vector(lanes, FLOAT)
     if target.isa.rounds_floats:
         return b.call(f"llvm.{how}.{vector(lanes, FLOAT).suffix}", kind, (kind, value))
@@ -334,16 +334,16 @@ def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> 
     magnitude = absolute(b, lanes, value)
     large = splat(kind, f32(TWO_POW_23))
     nearest = b.op("fsub", kind, b.op("fadd", kind, magnitude, large), large)
-    nearest = with_sign_of(b, lanes, nearest, value)
+    nearest = copy_sign(b, lanes, nearest, value)
     if how != "rint":
-        nearest = with_sign_of(
-            b, lanes, absolute(b, lanes, _corrected(b, kind, nearest, value, how)), value
+        nearest = copy_sign(
+            b, lanes, absolute(b, lanes, _correct(b, kind, nearest, value, how)), value
         )
     small = b.compare("olt", kind, magnitude, large)
     return b.select(kind, small, nearest, value)
 
 
-def _corrected(b: Builder, kind: Type, nearest: Value, value: Value, how: str) -> Value:
+def _correct(b: Builder, kind: Type, nearest: Value, value: Value, how: str) -> Value:
     """One less where rounding went above the value (floor), one more where below (ceil)."""
     predicate, operation = ("ogt", "fsub") if how == "floor" else ("olt", "fadd")
     moved = b.op(operation, kind, nearest, splat(kind, f32(1.0)))
