@@ -36,7 +36,21 @@ PRODUCTS = 2.0**-119
 """Results of a number times a power that is 0 where it would be subnormal."""
 MOST_WRONG = 8
 """Arguments of wrong results that are shown."""
-BORDERS = (2.0**-24, 0.5, 0.625, 1.0, math.pi / 2, 4.0, 12.9, 17.33, 20.0, 87.336, 88.723, 103.97, 105)
+BORDERS = (
+    2.0**-24,
+    0.5,
+    0.625,
+    1.0,
+    math.pi / 2,
+    4.0,
+    12.9,
+    17.33,
+    20.0,
+    87.336,
+    88.723,
+    103.97,
+    105,
+)
 """Constants of kernels: from there on they take other steps, or results are 0 or infinite."""
 AROUND = 256
 Compiled = Callable[[Array], Array]
@@ -179,7 +193,9 @@ def _bits(x: Array) -> Array:
 def _basis() -> Array:
     """Row j: the cubic polynomial that is 1 at the j-th node and 0 at others, at all of a row."""
     places, nodes = np.arange(ROW)[:, None], np.array(NODES, np.float64)
-    factors = [(places - np.delete(nodes, j)) / (nodes[j] - np.delete(nodes, j)) for j in range(len(nodes))]
+    factors = [
+        (places - np.delete(nodes, j)) / (nodes[j] - np.delete(nodes, j)) for j in range(len(nodes))
+    ]
     return np.ascontiguousarray(np.stack([each.prod(axis=1) for each in factors]))
 
 

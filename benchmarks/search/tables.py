@@ -37,7 +37,20 @@ memory of its own."""
 FAR_BELOW = 28
 """Layers on smaller images have weights that come from far away in a network."""
 
-SHAPES = (Shape(112, 16, 96), Shape(112, 8, 32, 3), Shape(56, 64, 256), Shape(56, 64, 64, 3), Shape(14, 256, 1024), Shape(14, 256, 256, 3), Shape(7, 512, 2048), Shape(7, 512, 512, 3), Shape(56, 24, 144, 1, DType.F32), Shape(28, 64, 64, 3, DType.F32), Shape(14, 384, 96, 1, DType.F32), Shape(7, 128, 256, 3, DType.F32))
+SHAPES = (
+    Shape(112, 16, 96),
+    Shape(112, 8, 32, 3),
+    Shape(56, 64, 256),
+    Shape(56, 64, 64, 3),
+    Shape(14, 256, 1024),
+    Shape(14, 256, 256, 3),
+    Shape(7, 512, 2048),
+    Shape(7, 512, 512, 3),
+    Shape(56, 24, 144, 1, DType.F32),
+    Shape(28, 64, 64, 3, DType.F32),
+    Shape(14, 384, 96, 1, DType.F32),
+    Shape(7, 128, 256, 3, DType.F32),
+)
 """Every other kernel chooses the parameters of searchers, the rest judges."""
 
 
@@ -63,7 +76,10 @@ class Table:
     def ratios(self) -> Array:
         """The least time of each pass over that of the default in the same rounds: what slows the
         machine for a while slows both.  [choices, passes], NaN where a choice was left out."""
-        ours, default = (each.reshape(len(each), -1, SAMPLES).min(axis=2) for each in (self.samples, self.defaults))
+        ours, default = (
+            each.reshape(len(each), -1, SAMPLES).min(axis=2)
+            for each in (self.samples, self.defaults)
+        )
         return np.asarray(np.where(np.isfinite(ours), ours, np.nan) / default)
 
     @cached_property
@@ -101,7 +117,9 @@ def measured_tables() -> list[Table]:
     return actual
 
 
-def measured(task: Task, measurer: Measurer, nbytes: int, seed: int, numbers: Sequence[int]) -> list[Measurement]:
+def measured(
+    task: Task, measurer: Measurer, nbytes: int, seed: int, numbers: Sequence[int]
+) -> list[Measurement]:
     """Choices of a task by number, measured in random order, among those that are not."""
     order = np.random.default_rng(seed).permutation(np.array(numbers)).tolist()
     jobs = [Job(task.key, task.choices[number], nbytes) for number in order]
@@ -122,7 +140,9 @@ def table_of(shape: Shape, task: Task, passes: Sequence[list[Measurement]]) -> T
     samples = np.concatenate([[m.seconds or nothing for m in each] for each in passes], axis=1)
     defaults = [[m.default_seconds or nothing for m in each] for each in passes]
     modeled = [task.cycles(choice) for choice in task.choices]
-    return Table(name, tuple(task.choices), np.array(modeled), samples, np.concatenate(defaults, axis=1))
+    return Table(
+        name, tuple(task.choices), np.array(modeled), samples, np.concatenate(defaults, axis=1)
+    )
 
 
 def write(tables: Sequence[Table], path: Path = TABLES) -> None:
@@ -132,7 +152,16 @@ def write(tables: Sequence[Table], path: Path = TABLES) -> None:
         "date": datetime.date.today().isoformat(),
         "machine": facts,
         "level": LEVEL,
-        "kernels": [{"name": table.name, "choices": [choice.to_json() for choice in table.choices], "modelled": np.round(table.modeled, 1).tolist(), "samples": whole_nanoseconds(table.samples), "defaults": whole_nanoseconds(table.defaults)} for table in tables],
+        "kernels": [
+            {
+                "name": table.name,
+                "choices": [choice.to_json() for choice in table.choices],
+                "modelled": np.round(table.modeled, 1).tolist(),
+                "samples": whole_nanoseconds(table.samples),
+                "defaults": whole_nanoseconds(table.defaults),
+            }
+            for table in tables
+        ],
     }
     path.write_bytes(gzip.compress(json.dumps(data).encode(), mtime=0))
 

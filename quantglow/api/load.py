@@ -31,13 +31,32 @@ from quantglow.runtime.saved.archives import BODY, REST
 from quantglow.runtime.saved.machine_code import CODE_MODES
 from quantglow.runtime.saved.saving import Freedom, SavedModel, SavedTail
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
-from quantglow.runtime.shapes.specializations import Fallback, FallbackOnUse, ModelPrograms, OneShape, Specialisation
+from quantglow.runtime.shapes.specializations import (
+    Fallback,
+    FallbackOnUse,
+    ModelPrograms,
+    OneShape,
+    Specialisation,
+)
 from quantglow.support import debug
 from quantglow.support.arguments import file_path
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
-from quantglow.support.errors import BackendError, FileFormatError, InputError, ModelError, TypeRuleError
-from quantglow.support.options import OptionKind, Options, argument, choice_among, option, takes_options
+from quantglow.support.errors import (
+    BackendError,
+    FileFormatError,
+    InputError,
+    ModelError,
+    TypeRuleError,
+)
+from quantglow.support.options import (
+    OptionKind,
+    Options,
+    argument,
+    choice_among,
+    option,
+    takes_options,
+)
 from quantglow.tuning.records import RECORDS, check_tune, with_records
 
 if TYPE_CHECKING:
@@ -48,7 +67,9 @@ if TYPE_CHECKING:
 class SavedFile(Options):
     """The file, which comes first and needs no name."""
 
-    path: str | os.PathLike[str] = field(metadata=argument("a file that ``save`` of a compiled model wrote", OptionKind(file_path)))
+    path: str | os.PathLike[str] = field(
+        metadata=argument("a file that ``save`` of a compiled model wrote", OptionKind(file_path))
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,7 +85,12 @@ class LoadArguments(ProgramOptions, SavedFile):
         "Shapes that it does not cover are compiled in any case.  Code can do anything that this "
         "process can: use it from files that you trust only",
     )
-    tune: Literal["records"] | None = option(None, choice_among([RECORDS]).or_none(), '"records": kernels have the forms and tiles that `quantglow tune` measured on this machine.  Results are equal, bit for bit')
+    tune: Literal["records"] | None = option(
+        None,
+        choice_among([RECORDS]).or_none(),
+        '"records": kernels have the forms and tiles that `quantglow tune` measured on this '
+        "machine.  Results are equal, bit for bit",
+    )
 
 
 @takes_options(LoadArguments)
@@ -83,14 +109,18 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
         compiler = with_records(options.compiler) if options.tune else options.compiler
         return _build_model(saving.load(file), compiler)
     threads, saved = thread_count(options.num_threads), saving.load(file, with_code=True)
-    brought, target = _carry_places(saved, file, (options.target, threads, options.schedule), must_fit=options.code == "require")
+    brought, target = _carry_places(
+        saved, file, (options.target, threads, options.schedule), must_fit=options.code == "require"
+    )
     compiler = replace(options, target=target, num_threads=threads).compiler
     if options.tune and brought is None:
         compiler = with_records(compiler)
     return _build_model(saved, replace(compiler, carried=brought))
 
 
-def _carry_places(saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool) -> tuple[CarriedObjects | None, str]:
+def _carry_places(
+    saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool
+) -> tuple[CarriedObjects | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
     that is ``names``, with threads and schedule, where none fits.
 
@@ -103,12 +133,23 @@ def _carry_places(saved: SavedModel, file: str, names: tuple[str, int, str], *, 
         return brought, saved.code.target_for(*names)
     except BackendError as error:
         if must_fit:
-            raise FileFormatError(f"the code in {file!r} cannot be used: {error}. Remedy: save the model with include_code for these settings, or load it with code='use', which compiles it.") from None
+            raise FileFormatError(
+                f"the code in {file!r} cannot be used: {error}. Remedy: save the model with "
+                "include_code for these settings, or load it with code='use', which compiles it."
+            ) from None
         debug.log(1, f"code of {file}: {error}")
         return None, names[0]
 
 
-def compile_saved(arrays: Sequence[Array], path: str, target: str, threads: int, schedule: Schedule, shapes: Sequence[Shapes], cache: str) -> list[Array]:
+def compile_saved(
+    arrays: Sequence[Array],
+    path: str,
+    target: str,
+    threads: int,
+    schedule: Schedule,
+    shapes: Sequence[Shapes],
+    cache: str,
+) -> list[Array]:
     """Compile a saved model for input shapes in a child process, whose cache is this folder."""
     os.environ[ENVIRONMENT] = cache
     for name in ("QUANTGLOW_DEBUG", "QUANTGLOW_DUMP_DIR", "QUANTGLOW_VERIFY"):
@@ -129,7 +170,9 @@ def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | Partl
     try:
         programs = _programs_in(replace(saved, tail=None), compiler)
     except TypeRuleError as error:
-        raise FileFormatError(f"the graph of the file has no program: {error}. Remedy: save the model again.") from error
+        raise FileFormatError(
+            f"the graph of the file has no program: {error}. Remedy: save the model again."
+        ) from error
     if compiler.answers is not None and isinstance(programs, FreeShapes):
         programs.load_other()
     tail, is_part = saved.tail, saved.tail is not None
@@ -153,7 +196,14 @@ def _report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Repor
     if programs.is_empty:
         return report
     now = build_report(programs.first.build, {})
-    return replace(report, target=now.target, num_threads=now.num_threads, memory=now.memory, seconds=now.seconds, fallback=report.fallback if is_part else now.fallback)
+    return replace(
+        report,
+        target=now.target,
+        num_threads=now.num_threads,
+        memory=now.memory,
+        seconds=now.seconds,
+        fallback=report.fallback if is_part else now.fallback,
+    )
 
 
 def _is_whole(graph: Graph, signature: Signature) -> bool:
@@ -194,7 +244,9 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
     if unknown := sorted(read - values):
         raise FileFormatError(f"no part gives the tail {unknown}. Remedy: save the model again.")
     threads = head.specialisations.num_threads
-    return PartlyCompiledModel(b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged)
+    return PartlyCompiledModel(
+        b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged
+    )
 
 
 def _saved_case(saved: SavedModel) -> Case:
@@ -219,11 +271,23 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             if External.__name__ in graph.text:
                 _check_externals(graph.at(graph.hints)[0])
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
-        raise FileFormatError(f"what the model says of its free dimensions is damaged: {error!r}. Remedy: save the model again.") from error
+        raise FileFormatError(
+            f"what the model says of its free dimensions is damaged: {error!r}. Remedy: save the "
+            "model again."
+        ) from error
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
     opened = Opened(saved.graph, case if is_model else None, general)
-    return FreeShapes(signature, source.graph_at, compiler, FallbackOnUse(source.fallback), source.freedom, deciding, opened, saved.digest)
+    return FreeShapes(
+        signature,
+        source.graph_at,
+        compiler,
+        FallbackOnUse(source.fallback),
+        source.freedom,
+        deciding,
+        opened,
+        saved.digest,
+    )
 
 
 @dataclass(frozen=True)

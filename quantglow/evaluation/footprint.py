@@ -12,7 +12,13 @@ from quantglow.codegen.llvm.call_profile import call_name
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion
 from quantglow.export.bundle import BundleCode, BundledModel, build_contents
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.exporter import bundle_target, check_own, code_for, is_integer, schedule_for
+from quantglow.export.bundle.exporter import (
+    bundle_target,
+    check_own,
+    code_for,
+    is_integer,
+    schedule_for,
+)
 from quantglow.export.bundle.linking import Flash
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.program import Alloc, Dealloc, Program
@@ -61,7 +67,16 @@ class Footprint(Concise, HasText):
         emitted = code_for(planned, bundle_isa)
         model = BundledModel("model", graph.source_hash, is_integer(graph))
         bundle = build_contents(model, BundleCode((emitted,)), Placement.OBJECT)
-        return Footprint(bundle_isa.name, bundle.flash, bundle.program.stack.most_nbytes, bundle.program.arena_nbytes, replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes), least.plan.peak_nbytes, tuple(_layer_footprints(planned.program, emitted)), MemoryMap.of(planned.program, planned.plan))
+        return Footprint(
+            bundle_isa.name,
+            bundle.flash,
+            bundle.program.stack.most_nbytes,
+            bundle.program.arena_nbytes,
+            replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
+            least.plan.peak_nbytes,
+            tuple(_layer_footprints(planned.program, emitted)),
+            MemoryMap.of(planned.program, planned.plan),
+        )
 
 
 def _layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
@@ -125,6 +140,15 @@ class MemoryMap(HasText):
         for step in program.instructions:
             before.append(count)
             count += not isinstance(step, Alloc | Dealloc)
-        blocks = [ArenaBlock(interval.buffer.name, plan.offsets[interval.buffer], interval.nbytes, before[interval.begin], max(before[interval.end] - 1, before[interval.begin])) for interval in lifetimes(program)]
+        blocks = [
+            ArenaBlock(
+                interval.buffer.name,
+                plan.offsets[interval.buffer],
+                interval.nbytes,
+                before[interval.begin],
+                max(before[interval.end] - 1, before[interval.begin]),
+            )
+            for interval in lifetimes(program)
+        ]
         blocks.sort(key=lambda block: (-block.nbytes, block.begin))
         return MemoryMap(tuple(blocks), count, plan.peak_nbytes)

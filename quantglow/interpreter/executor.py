@@ -140,7 +140,7 @@ def peak_nbytes(graph: Graph) -> int:
     return peak
 
 
-def multiply(body: Graph) -> tuple[Node, ...]:
+def multiplied_values(body: Graph) -> tuple[Node, ...]:
     """The computed values that products with constant weights read."""
     layers = (n for n in body.nodes if isinstance(n, Contraction) and isinstance(n.w, Constant))
     return tuple(dict.fromkeys(layer.x for layer in layers if not isinstance(layer.x, Constant)))
@@ -155,7 +155,7 @@ class Watched:
 
     def value(self, node: Loop, operands: Sequence[Array]) -> Array:
         """The value of a loop; listeners see what is multiplied in its body, if it is finite."""
-        factors = () if node.body in self.visited else multiply(node.body)
+        factors = () if node.body in self.visited else multiplied_values(node.body)
         self.visited.add(node.body)
         if not factors:
             return node.evaluate(*operands)

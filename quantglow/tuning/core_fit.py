@@ -194,7 +194,11 @@ def measure_core(progress: Progress) -> CoreFit:
     fitting = [each for i, each in enumerate(timed_kernels) if i % HELD_OUT]
     judging = timed_kernels[::HELD_OUT]
     core = fit(fitting, (target.core, *KNOWN_CORES))
-    core = replace(core, even_prefetch=_prefers_even(target), large_pages=target.core.large_pages or _prefers_large_pages(target))
+    core = replace(
+        core,
+        even_prefetch=_prefers_even(target),
+        large_pages=target.core.large_pages or _prefers_large_pages(target),
+    )
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
     points = sum(len(each.ratios) for each in timed_kernels)
     return CoreFit(target, target.core, core, losses[0], losses[1], points)
@@ -202,13 +206,20 @@ def measure_core(progress: Progress) -> CoreFit:
 
 def store(core_fit: CoreFit) -> CoreFit:
     """The fit, kept for all later processes.  Raises ``BackendError``."""
-    facts = {"points": core_fit.points, "listed_loss": core_fit.listed_loss, "fitted_loss": core_fit.fitted_loss}
+    facts = {
+        "points": core_fit.points,
+        "listed_loss": core_fit.listed_loss,
+        "fitted_loss": core_fit.fitted_loss,
+    }
     try:
         path = keep_core(core_fit.target.name, core_fit.core, facts)
     except OSError as error:
         raise BackendError(f"the costs of this machine cannot be stored: {error}") from error
     if path is None:
-        raise BackendError("there is no place for the costs of this machine: the cache is switched off, or the system does not name its processor. Remedy: set QUANTGLOW_CACHE_DIR to a folder.")
+        raise BackendError(
+            "there is no place for the costs of this machine: the cache is switched off, or the "
+            "system does not name its processor. Remedy: set QUANTGLOW_CACHE_DIR to a folder."
+        )
     resolve.cache_clear()
     return replace(core_fit, path=path)
 
@@ -321,7 +332,10 @@ def _prefers_even(target: Target) -> bool:
         choices = [KernelChoice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
     measurements = Measurer(Work.of(graph, target), samples=9).run(jobs)
-    pairs = [(early.ratio, even.ratio) for early, even in zip(measurements[::2], measurements[1::2], strict=True)]
+    pairs = [
+        (early.ratio, even.ratio)
+        for early, even in zip(measurements[::2], measurements[1::2], strict=True)
+    ]
     ratios = [even / early for early, even in pairs if np.isfinite((early, even)).all()]
     return bool(ratios) and float(np.median(ratios)) < FASTER
 

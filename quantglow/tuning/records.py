@@ -57,7 +57,17 @@ class Record:
 
     def line(self) -> bytes:
         """The record as a line of JSON."""
-        data = {"v": VERSION, "task": self.task, "host": self.host, "choice": None if self.choice is None else self.choice.to_json(), "seconds": self.seconds, "default_seconds": self.default_seconds, "tried": self.tried, "date": self.date, "quantglow": self.version}
+        data = {
+            "v": VERSION,
+            "task": self.task,
+            "host": self.host,
+            "choice": None if self.choice is None else self.choice.to_json(),
+            "seconds": self.seconds,
+            "default_seconds": self.default_seconds,
+            "tried": self.tried,
+            "date": self.date,
+            "quantglow": self.version,
+        }
         return json.dumps(data).encode() + b"\n"
 
     @staticmethod
@@ -134,7 +144,9 @@ def hints(records: Iterable[Record], host: str) -> dict[str, list[KernelChoice]]
 def tune_target(target: Target, records: Iterable[Record]) -> Target:
     """A target with the choices that were measured on this machine."""
     own_records = of_machine(records, this_host())
-    chosen = {task: record.choice for task, record in own_records.items() if record.choice is not None}
+    chosen = {
+        task: record.choice for task, record in own_records.items() if record.choice is not None
+    }
     return replace(target, choices=Choices(chosen))
 
 
@@ -148,7 +160,10 @@ def with_records(compiler: Compiler) -> Compiler:
 def check_tune(tune: Tune | None, backend: str) -> None:
     """Raise ``OptionError`` unless the argument ``tune`` makes sense."""
     if tune is not None and backend == "reference":
-        raise OptionError("tune is for compiled kernels, and backend='reference' has none. Remedy: leave one of them out.")
+        raise OptionError(
+            "tune is for compiled kernels, and backend='reference' has none. Remedy: leave one of "
+            "them out."
+        )
 
 
 def check_minutes(max_minutes: float | None, tune: Tune | None) -> float | None:

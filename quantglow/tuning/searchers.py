@@ -71,7 +71,17 @@ class Space:
 
 def _choice_coordinates(choices: Sequence[KernelChoice]) -> Array:
     """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
-    keys = [(NAMES.index(choice.form), (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]), 0 if choice.tile is None else choice.tile[2], int(choice.panels_outer or False), choice.unroll or 0, PREFETCHES.index(choice.prefetch or PREFETCHES[0])) for choice in choices]
+    keys = [
+        (
+            NAMES.index(choice.form),
+            (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]),
+            0 if choice.tile is None else choice.tile[2],
+            int(choice.panels_outer or False),
+            choice.unroll or 0,
+            PREFETCHES.index(choice.prefetch or PREFETCHES[0]),
+        )
+        for choice in choices
+    ]
     ranks = []
     for column in zip(*keys, strict=True):
         rank = {value: number for number, value in enumerate(sorted(set(column)))}

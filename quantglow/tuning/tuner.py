@@ -31,7 +31,15 @@ from quantglow.tuning.searchers import Maker, ModelOrder, Searcher, Space
 from quantglow.tuning.trials import Task
 from quantglow.tuning.xgboost_search import XGBoostSearch
 
-SEARCHERS: dict[str, Maker] = {"model": ModelOrder, "random": RandomSearch, "annealing": Annealing, "g-bfs": GBFS, "n-a2c": NA2C, "xgboost": XGBoostSearch, "optuna": OptunaSearch}
+SEARCHERS: dict[str, Maker] = {
+    "model": ModelOrder,
+    "random": RandomSearch,
+    "annealing": Annealing,
+    "g-bfs": GBFS,
+    "n-a2c": NA2C,
+    "xgboost": XGBoostSearch,
+    "optuna": OptunaSearch,
+}
 """``model`` takes the order of the cost model."""
 DEFAULT_SEARCHER = "model"
 
@@ -100,7 +108,9 @@ class Tuned:
     @property
     def finalists(self) -> list[KernelChoice]:
         """The fastest choices, the default left out."""
-        timed = [m for m in self.measured.values() if m.seconds and m.job.choice != self.task.default]
+        timed = [
+            m for m in self.measured.values() if m.seconds and m.job.choice != self.task.default
+        ]
         timed.sort(key=lambda m: m.ratio)
         return [m.job.choice for m in timed[:FINALISTS] if m.ratio < 1.0]
 
@@ -148,20 +158,28 @@ class Tuner:
         """``measure``, by default in children of this process."""
         return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
 
-    def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]) -> list[Record]:
+    def run(
+        self, known: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]
+    ) -> list[Record]:
         """New records, of the tasks that are not known.
 
         Raises ``BackendError`` if there are such tasks and nothing of them could be measured.
         """
         make = SEARCHERS[one_of("searcher", self.searcher, tuple(SEARCHERS))]
         tasks, nbytes = self.planned
-        searches = [Tuned.of(task, make, hinted.get(task.key, ()), number) for number, task in enumerate(task for task in tasks if task.key not in known)]
+        searches = [
+            Tuned.of(task, make, hinted.get(task.key, ()), number)
+            for number, task in enumerate(task for task in tasks if task.key not in known)
+        ]
         self._search(searches, nbytes)
         measured = [search for search in searches if search.measured]
         if searches and not any(m.seconds for s in measured for m in s.measured.values()):
             reasons = {m.failure for s in measured for m in s.measured.values()}
             why = "; ".join(sorted(reasons)) or "no time was left"
-            raise BackendError(f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger max_minutes, or compile without tune.")
+            raise BackendError(
+                f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger "
+                "max_minutes, or compile without tune."
+            )
         return self._records(measured, nbytes)
 
     def _search(self, searches: Sequence[Tuned], nbytes: int) -> None:
@@ -172,7 +190,11 @@ class Tuner:
         while not deadline.is_over:
             going = [search for search in searches if not search.is_done]
             going.sort(key=lambda search: len(search.measured) / search.share)
-            jobs = [Job(search.task.key, choice, nbytes) for search in going[:TASKS_TOGETHER] for choice in search.asked()]
+            jobs = [
+                Job(search.task.key, choice, nbytes)
+                for search in going[:TASKS_TOGETHER]
+                for choice in search.asked()
+            ]
             if not jobs and all(search.is_done for search in searches):
                 return
             for measured in measurer.run(jobs):
@@ -189,4 +211,8 @@ class Tuner:
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
         self.say(f"{len(jobs)} of them compared once more")
-        return [search.record(finals.get(search.task.key, ()), self.host) for search in searches if not search.finalists or search.task.key in finals]
+        return [
+            search.record(finals.get(search.task.key, ()), self.host)
+            for search in searches
+            if not search.finalists or search.task.key in finals
+        ]

@@ -18,13 +18,29 @@ from itertools import accumulate
 
 import numpy as np
 
-from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, MemoryRegion, Pointer, PointerExtent
+from quantglow.codegen.llvm.emitted import (
+    EmittedCall,
+    EmittedProgram,
+    MemoryRegion,
+    Pointer,
+    PointerExtent,
+)
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, step_parts
 from quantglow.codegen.llvm.kernels import emit
 from quantglow.codegen.llvm.table_walk import ENTRY_NBYTES, LOOP
 from quantglow.codegen.llvm.values import I64
-from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Compute, Dealloc, Instruction, Program, Repeat, View
+from quantglow.ir.program.program import (
+    Alloc,
+    Buffer,
+    BufferKind,
+    Compute,
+    Dealloc,
+    Instruction,
+    Program,
+    Repeat,
+    View,
+)
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import is_free, likely, size
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
@@ -43,13 +59,17 @@ INTEGER = re.compile(r"\bi(?:32|64)\b")
 """The type of an operand, which stands before it."""
 
 
-def emit_program(program: Program, plan: MemoryPlan, target: Target, hold: Hold = np.ascontiguousarray) -> EmittedProgram:
+def emit_program(
+    program: Program, plan: MemoryPlan, target: Target, hold: Hold = np.ascontiguousarray
+) -> EmittedProgram:
     """Emit every kernel of a planned program; ``hold`` is given each constant once."""
     layout = _Layout(program, plan, hold)
     return layout.emitted(target, plan.peak_nbytes)
 
 
-def emit_free_program(program: Program, order: OrderedPlan, target: Target, guards: Guards, hold: Hold) -> EmittedProgram:
+def emit_free_program(
+    program: Program, order: OrderedPlan, target: Target, guards: Guards, hold: Hold
+) -> EmittedProgram:
     """Emit every kernel of a program whose sizes depend on free dimensions: its kernels take them
     as operands, and ``guards`` has the conditions on which the program serves a shape.
     """
@@ -92,7 +112,10 @@ def _load_size(name: str, position: int, index: str) -> str:
     """Instructions that load a size, an int64 among the arguments of a kernel."""
     wide = name if index == I64 else f"{name}.wide"
     narrowed = "" if index == I64 else f"  {name} = trunc i64 {wide} to {index}\n"
-    return f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * position}\n  {wide} = load i64, ptr {name}.at, align 8\n{narrowed}"
+    return (
+        f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * position}\n  {wide} = load i64, ptr "
+        f"{name}.at, align 8\n{narrowed}"
+    )
 
 
 def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
@@ -126,7 +149,10 @@ class _Layout:
     _ends: dict[Buffer, Pointer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for place, ports in ((MemoryRegion.INPUT, self.program.inputs), (MemoryRegion.OUTPUT, self.program.outputs)):
+        for place, ports in (
+            (MemoryRegion.INPUT, self.program.inputs),
+            (MemoryRegion.OUTPUT, self.program.outputs),
+        ):
             for index, (_, view) in enumerate(ports):
                 self._ends[view.buffer] = Pointer(place, index)
 
@@ -156,7 +182,9 @@ class _Layout:
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
                 body.append(self.placed(inner, call, step.trips))
-        condition = Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
+        condition = (
+            Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
+        )
         return _loop_call(step, body, moving, condition)
 
     def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
@@ -247,11 +275,23 @@ class _FreeLayout(_Layout):
         return Pointer(MemoryRegion.ARENA, self.plan.positions[view.buffer], view.offset_bytes)
 
 
-def _loop_call(step: Repeat, body: Sequence[EmittedCall], moving: Sequence[Moving], condition: Pointer) -> EmittedCall:
+def _loop_call(
+    step: Repeat, body: Sequence[EmittedCall], moving: Sequence[Moving], condition: Pointer
+) -> EmittedCall:
     """The row of a loop; ``_with_rows`` will say where its body and the moving pointers lie."""
-    words = [Pointer(MemoryRegion.SIZE, 0, step.trips), Pointer(MemoryRegion.ROW), Pointer(MemoryRegion.SIZE, 0, len(body)), Pointer(MemoryRegion.SIZE, 0, len(moving)), condition]
+    words = [
+        Pointer(MemoryRegion.SIZE, 0, step.trips),
+        Pointer(MemoryRegion.ROW),
+        Pointer(MemoryRegion.SIZE, 0, len(body)),
+        Pointer(MemoryRegion.SIZE, 0, len(moving)),
+        condition,
+    ]
     for call, number, nbytes in moving:
-        words += [body[call].pointers[number], Pointer(MemoryRegion.SIZE, 0, nbytes), Pointer(MemoryRegion.ARGUMENT, call, 8 * number)]
+        words += [
+            body[call].pointers[number],
+            Pointer(MemoryRegion.SIZE, 0, nbytes),
+            Pointer(MemoryRegion.ARGUMENT, call, 8 * number),
+        ]
     trips = likely(step.trips) if step.condition is None else 1
     work = trips * sum(call.work for call in body)
     kernel = KernelCall(LOOP, (), items=1, work=work, label="loop", facts="")
@@ -268,10 +308,17 @@ def _with_rows(calls: Sequence[EmittedCall]) -> tuple[EmittedCall, ...]:
             bodies[number] = len(rows)
             rows += call.body
     first = list(accumulate((len(call.pointers) for call in rows), initial=0))
-    return tuple(replace(call, pointers=tuple(_place_pointers(call.pointers, bodies[number], first))) if number in bodies else call for number, call in enumerate(rows))
+    return tuple(
+        replace(call, pointers=tuple(_place_pointers(call.pointers, bodies[number], first)))
+        if number in bodies
+        else call
+        for number, call in enumerate(rows)
+    )
 
 
-def _place_pointers(pointers: Sequence[Pointer], row: int, first: Sequence[int]) -> Iterator[Pointer]:
+def _place_pointers(
+    pointers: Sequence[Pointer], row: int, first: Sequence[int]
+) -> Iterator[Pointer]:
     """The pointers of a loop whose body begins at ``row``; ``first``: positions of the first
     pointers of rows."""
     for pointer in pointers:

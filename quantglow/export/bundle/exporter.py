@@ -53,9 +53,13 @@ TAKEN_NAMES = TARGETS | LIBRARIES | HEADERS
 def _check_name(name: str) -> None:
     """Raise ``OptionError`` for a name that cannot begin symbols of C, or that others have."""
     if not is_identifier(name):
-        raise OptionError(f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _")
+        raise OptionError(
+            f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _"
+        )
     if name.lower() in TAKEN_NAMES:
-        raise OptionError(f"name={name!r} is a target of CMake, a library or a header of C. Remedy: another name")
+        raise OptionError(
+            f"name={name!r} is a target of CMake, a library or a header of C. Remedy: another name"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,9 @@ class BundleOptions:
         if flag("threads", self.threads):
             check_pool(targets[-1])
         most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
-        return BundleLimits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+        return BundleLimits(
+            *(None if n is None else integer(name, n, 1) for name, n in most.items())
+        )
 
 
 def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
@@ -125,7 +131,10 @@ def _with_quantized_inputs(graph: Graph) -> Graph:
     """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
     integer_graph = with_integer_inputs(graph)
     if not any(node.type.quant for node in integer_graph.inputs):
-        raise OptionError("quantize_input=True, but no input is rounded first: operators read its floats, or nothing is int8. Remedy: leave quantize_input out, or quantize these operators.")
+        raise OptionError(
+            "quantize_input=True, but no input is rounded first: operators read its floats, or "
+            "nothing is int8. Remedy: leave quantize_input out, or quantize these operators."
+        )
     return integer_graph
 
 
@@ -133,7 +142,10 @@ def _with_quantized_outputs(graph: Graph) -> Graph:
     """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
     integer_graph = with_integer_outputs(graph)
     if not any(node.type.quant for _, node in integer_graph.outputs):
-        raise OptionError("quantize_output=True, but no output is made of int8 values. Remedy: quantize with quantize_output=True, too, which rounds the result of the last layer.")
+        raise OptionError(
+            "quantize_output=True, but no output is made of int8 values. Remedy: quantize with "
+            "quantize_output=True, too, which rounds the result of the last layer."
+        )
     return integer_graph
 
 
@@ -197,4 +209,7 @@ def check_own(graph: Graph) -> None:
     """Raise ``BackendError`` for a graph with operators of onnxruntime."""
     if foreign := [node for node in graph.nodes if isinstance(node, External)]:
         shown = "; ".join(f"{n.name!r} ({n.op_type}): {n.reason}" for n in foreign)
-        raise BackendError(f"a bundle cannot run operators of onnxruntime, which computes {shown}. Remedy: cut the model before them, or replace them.")
+        raise BackendError(
+            f"a bundle cannot run operators of onnxruntime, which computes {shown}. Remedy: cut "
+            "the model before them, or replace them."
+        )

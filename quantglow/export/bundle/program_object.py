@@ -63,7 +63,12 @@ class ProgramObject(Concise):
     parts: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def program_object(name: str, program: EmittedProgram, placement: Placement = Placement.OBJECT, source_hash: str = "") -> ProgramObject:
+def program_object(
+    name: str,
+    program: EmittedProgram,
+    placement: Placement = Placement.OBJECT,
+    source_hash: str = "",
+) -> ProgramObject:
     """The object of a program, whose symbols begin with ``name``; ``source_hash``: that of its
     model.  Raises ``BackendError``.
     """
@@ -73,7 +78,9 @@ def program_object(name: str, program: EmittedProgram, placement: Placement = Pl
     return replace(part, code=_fill(part.code, weights))
 
 
-def _part_object(name: str, program: EmittedProgram, weights: Weights, home: str, source_hash: str) -> ProgramObject:
+def _part_object(
+    name: str, program: EmittedProgram, weights: Weights, home: str, source_hash: str
+) -> ProgramObject:
     """The object of a program whose constants belong to the object called ``home``, which may be
     this one: they are not written yet.  Raises ``BackendError``.
     """
@@ -104,11 +111,16 @@ def _part_object(name: str, program: EmittedProgram, weights: Weights, home: str
     texts += _guards(name, inner, needed, program.target) if needed else ()
     public = [function.removesuffix(INNER) for function in inner]
     compiled = object_file(program.target, ["\n".join(texts), *renamed], public)
-    stack = _deepest(compiled.frames, [{*public}, {*inner}, {*functions.values()}, *program.target.isa.routine_levels])
+    stack = _deepest(
+        compiled.frames,
+        [{*public}, {*inner}, {*functions.values()}, *program.target.isa.routine_levels],
+    )
     return ProgramObject(compiled.code, weights, stack, arena_nbytes, labels)
 
 
-def _guards(name: str, inner: Mapping[str, str], needed: Requirement, target: Target) -> Iterator[str]:
+def _guards(
+    name: str, inner: Mapping[str, str], needed: Requirement, target: Target
+) -> Iterator[str]:
     """The public functions, which ask the processor before they call those called ``inner``, with
     their parameters."""
     yield from _asking(name, needed, target.object_format.section(f".bss.{name}"))
@@ -135,7 +147,14 @@ def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
 
 def _vector_length(name: str) -> list[str]:
     """``int NAME(void)``: bits of a vector register of this processor."""
-    return [f"define i32 @{name}() nounwind {{", "  %scale = call i32 @llvm.vscale.i32()", f"  %bits = mul i32 %scale, {8 * UNIT_NBYTES}", "  ret i32 %bits", "}", "declare i32 @llvm.vscale.i32()"]
+    return [
+        f"define i32 @{name}() nounwind {{",
+        "  %scale = call i32 @llvm.vscale.i32()",
+        f"  %bits = mul i32 %scale, {8 * UNIT_NBYTES}",
+        "  ret i32 %bits",
+        "}",
+        "declare i32 @llvm.vscale.i32()",
+    ]
 
 
 def _weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> list[str]:
@@ -171,7 +190,11 @@ def _arguments(placement: Placement) -> dict[str, str]:
     systems with threads."""
     weights = "ptr %weights, " if placement is Placement.BIN else ""
     parameters = f"ptr %arena, {weights}ptr %inputs, ptr %outputs"
-    return {"run": parameters, "run_observed": f"{parameters}, {OBSERVER}", "run_part": f"{parameters}, {PART}"}
+    return {
+        "run": parameters,
+        "run_observed": f"{parameters}, {OBSERVER}",
+        "run_part": f"{parameters}, {PART}",
+    }
 
 
 def _prefix(name: str, target: Target) -> str:
@@ -179,28 +202,50 @@ def _prefix(name: str, target: Target) -> str:
     return f"{name}_{target.name.replace('-', '_')}"
 
 
-def levels_object(name: str, programs: Sequence[EmittedProgram], choice: LevelChoice, placement: Placement = Placement.OBJECT, source_hash: str = "") -> ProgramObject:
+def levels_object(
+    name: str,
+    programs: Sequence[EmittedProgram],
+    choice: LevelChoice,
+    placement: Placement = Placement.OBJECT,
+    source_hash: str = "",
+) -> ProgramObject:
     """The object that chooses, with those of the levels as its parts, and the constants of all.
 
     ``programs``: those of the levels of ``choice``.  Raises ``BackendError``.
     """
     names = [_prefix(name, program.target) for program in programs]
     blocks = weight_blocks(programs, placement)
-    parts = [_part_object(level_program, program, block, name, source_hash) for level_program, program, block in zip(names, programs, blocks, strict=True)]
+    parts = [
+        _part_object(level_program, program, block, name, source_hash)
+        for level_program, program, block in zip(names, programs, blocks, strict=True)
+    ]
     arena_nbytes = max(part.arena_nbytes for part in parts)
     kernels = max((part.kernels for part in parts), key=len)
     base, weights = programs[-1], blocks[-1]
     facts = Facts(name, source_hash, base, arena_nbytes, weights.nbytes, kernels)
     parameters = _arguments(placement)
-    lines = [*_weights_text(name, base.target, weights, is_home=True), *_choosing(name, names, choice, parameters), *facts.lines()]
+    lines = [
+        *_weights_text(name, base.target, weights, is_home=True),
+        *_choosing(name, names, choice, parameters),
+        *facts.lines(),
+    ]
     runs = [f"{name}_{suffix}" for suffix in parameters]
     public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
     code = object_file(base.target, ["\n".join(lines)], public)
     deepest = StackUse.most(part.stack for part in parts)
-    return replace(parts[-1], code=_fill(code.code, weights), stack=sum(code.frames.values(), deepest + CALLS), arena_nbytes=arena_nbytes, kernels=kernels, parts={level_program: part.code for level_program, part in zip(names, parts, strict=True)})
+    return replace(
+        parts[-1],
+        code=_fill(code.code, weights),
+        stack=sum(code.frames.values(), deepest + CALLS),
+        arena_nbytes=arena_nbytes,
+        kernels=kernels,
+        parts={level_program: part.code for level_program, part in zip(names, parts, strict=True)},
+    )
 
 
-def _choosing(name: str, names: Sequence[str], choice: LevelChoice, blocks: Mapping[str, str]) -> Iterator[str]:
+def _choosing(
+    name: str, names: Sequence[str], choice: LevelChoice, blocks: Mapping[str, str]
+) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
     yield from _level_function(f"{name}_level", choice)
@@ -293,7 +338,9 @@ no:
 """
 
 
-def _guard(name: str, inner: str, parameters: str, question: str, needed: Requirement, result: int) -> str:
+def _guard(
+    name: str, inner: str, parameters: str, question: str, needed: Requirement, result: int
+) -> str:
     """The function ``name`` that runs ``inner``, or gives a result where ``question`` says no."""
     return f"""
 define i32 @{name}({parameters}) nounwind {needed.attributes}{{

@@ -124,7 +124,13 @@ class RunFunction(Concise):
     @cached_property
     def _ends(self) -> dict[MemoryRegion, list[Value]]:
         """Addresses of inputs and outputs."""
-        return {place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))] for place, array, ports in ((MemoryRegion.INPUT, "%inputs", self.program.inputs), (MemoryRegion.OUTPUT, "%outputs", self.program.outputs))}
+        return {
+            place: [self.b.load(PTR, self._element(array, index)) for index in range(len(ports))]
+            for place, array, ports in (
+                (MemoryRegion.INPUT, "%inputs", self.program.inputs),
+                (MemoryRegion.OUTPUT, "%outputs", self.program.outputs),
+            )
+        }
 
     def _element(self, array: Operand, index: int) -> Value:
         return self.b.emit(PTR, f"getelementptr ptr, ptr {array}, i64 {index}")
@@ -299,7 +305,10 @@ class PartFunction(RunFunction):
             self.is_behind = True
             return
         self._catch_up()
-        first, end = (self._border(Value.of("%part", I32), row.items), self._border(self._next, row.items))
+        first, end = (
+            self._border(Value.of("%part", I32), row.items),
+            self._border(self._next, row.items),
+        )
         b.do(f"call void @{self.kernels[number]}(ptr %args, i64 {first}, i64 {end})")
         self._wait()
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.export.onnx.writer import (
+    OnnxValue,
     OnnxWriter,
     Perm,
-    Value,
     channels_first,
     export_rule,
     identity,
@@ -39,7 +39,7 @@ BLOCKED_OPSET = 21
 
 
 @export_rule(Conv)
-def conv(node: Conv, w: OnnxWriter) -> Value:
+def conv(node: Conv, w: OnnxWriter) -> OnnxValue:
     """Weights [KH, KW, C/group, O] become [O, C/group, KH, KW]."""
     inputs = [w.real(node.x, IMAGE), w.real(node.w, (3, 2, 0, 1)), *bias(node, w)]
     sums = w.emit(
@@ -59,7 +59,7 @@ def conv(node: Conv, w: OnnxWriter) -> Value:
 
 
 @export_rule(ConvTranspose)
-def conv_transpose(node: ConvTranspose, w: OnnxWriter) -> Value:
+def conv_transpose(node: ConvTranspose, w: OnnxWriter) -> OnnxValue:
     """Weights [KH, KW, C/group, O] become [C, O/group, KH, KW]."""
     sums = w.emit(
         "ConvTranspose",
@@ -92,14 +92,14 @@ def _transpose_weights(node: ConvTranspose, w: OnnxWriter) -> str:
 
 
 @export_rule(Gemm)
-def gemm(node: Gemm, w: OnnxWriter) -> Value:
+def gemm(node: Gemm, w: OnnxWriter) -> OnnxValue:
     inputs = [w.real(node.x), w.real(node.w), *bias(node, w)]
     sums = w.emit("Gemm", inputs, f"{node.name}:sum")
     return finish(node, _activate(node, sums, w), identity(2), w)
 
 
 @export_rule(MatMul)
-def mat_mul(node: MatMul, w: OnnxWriter) -> Value:
+def mat_mul(node: MatMul, w: OnnxWriter) -> OnnxValue:
     sums = w.emit("MatMul", [w.real(node.x), w.real(node.y)], f"{node.name}:sum")
     return w.rounded(node, sums, identity(node.type.rank))
 
@@ -138,7 +138,7 @@ def _activate(node: Contraction, name: str, w: OnnxWriter) -> str:
     return name
 
 
-def finish(node: Any, name: str, perm: Perm, w: OnnxWriter) -> Value:
+def finish(node: Any, name: str, perm: Perm, w: OnnxWriter) -> OnnxValue:
     """The float32 result between its bounds, rounded if the node is quantized.
 
     Bounds at which the rounding saturates anyway are left out: runtimes then see the pattern
@@ -168,16 +168,16 @@ def clamp(node: Node, name: str, low: float, high: float, w: OnnxWriter) -> str:
 
 
 @export_rule(QuantizeRows)
-def quantize_rows(node: QuantizeRows, w: OnnxWriter) -> Value:
+def quantize_rows(node: QuantizeRows, w: OnnxWriter) -> OnnxValue:
     """The rows before they are rounded."""
-    return Value(w.real(node.x), identity(2))
+    return OnnxValue(w.real(node.x), identity(2))
 
 
 @export_rule(GroupedMatMul)
-def grouped_mat_mul(node: GroupedMatMul, w: OnnxWriter) -> Value:
+def grouped_mat_mul(node: GroupedMatMul, w: OnnxWriter) -> OnnxValue:
     x, depth = w.stored(node.x), _product_depth(node)
     write = _n_bits if node.group & (node.group - 1) == 0 else block
-    return Value(write(node, x, depth, w), identity(2))
+    return OnnxValue(write(node, x, depth, w), identity(2))
 
 
 def _product_depth(node: GroupedMatMul) -> int:

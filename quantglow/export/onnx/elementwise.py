@@ -13,9 +13,9 @@ import onnx
 from quantglow.export.onnx.contraction import clamp, finish
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
+    OnnxValue,
     OnnxWriter,
     Perm,
-    Value,
     export_rule,
     identity,
     of_rank,
@@ -113,7 +113,7 @@ FORMULAS: dict[str, Callable[..., Expr]] = {
 
 
 @export_rule(Elementwise)
-def elementwise(node: Elementwise, w: OnnxWriter) -> Value:
+def elementwise(node: Elementwise, w: OnnxWriter) -> OnnxValue:
     """The expression reads codes of quantized operands, and gives those of its result."""
     rank = node.type.rank
     if any(operand.type.quant for operand in node.args):
@@ -125,7 +125,7 @@ def elementwise(node: Elementwise, w: OnnxWriter) -> Value:
     if not _is_full(node):
         shape = w.integers(permute(node.type.shape, perm), f"{node.name}:shape")
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
-    return Value(written, perm)
+    return OnnxValue(written, perm)
 
 
 def _is_full(node: Elementwise) -> bool:
@@ -140,7 +140,7 @@ def _is_full(node: Elementwise) -> bool:
 
 
 @export_rule(RowMap)
-def rows(node: RowMap, w: OnnxWriter) -> Value:
+def rows(node: RowMap, w: OnnxWriter) -> OnnxValue:
     """Every operand is a whole row: of one that is broadcast, a sum would be another."""
     rank = node.type.rank
     perm = w.common_order(node.args, rank)
@@ -153,7 +153,7 @@ def rows(node: RowMap, w: OnnxWriter) -> Value:
     written = steps.stored(node.expression, node.out.dtype)
     if not _varies(node.expression):
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
-    return Value(written, perm)
+    return OnnxValue(written, perm)
 
 
 def _varies(expr: Expr) -> bool:
@@ -289,30 +289,30 @@ def _is_widened(dtype: DType) -> bool:
 
 
 @export_rule(ops.Unary)
-def unary(node: ops.Unary, w: OnnxWriter) -> Value:
+def unary(node: ops.Unary, w: OnnxWriter) -> OnnxValue:
     """The ONNX operator, or the steps of its formula where the oldest runtimes lack it."""
     perm = w.order(node.x)
     x = w.real(node.x, perm)
     if node.since > FIRST_OPSET:
-        return Value(ExpressionWriter(node, w, [x]).value(node.formula().rounded()), perm)
-    return Value(w.emit(node.op, [x], node.name, **node.attributes()), perm)
+        return OnnxValue(ExpressionWriter(node, w, [x]).value(node.formula().rounded()), perm)
+    return OnnxValue(w.emit(node.op, [x], node.name, **node.attributes()), perm)
 
 
 @export_rule(ops.Clip)
-def clip(node: ops.Clip, w: OnnxWriter) -> Value:
+def clip(node: ops.Clip, w: OnnxWriter) -> OnnxValue:
     perm = w.order(node.x)
-    return Value(clamp(node, w.real(node.x, perm), node.low, node.high, w), perm)
+    return OnnxValue(clamp(node, w.real(node.x, perm), node.low, node.high, w), perm)
 
 
 @export_rule(ops.Swish)
-def swish(node: ops.Swish, w: OnnxWriter) -> Value:
+def swish(node: ops.Swish, w: OnnxWriter) -> OnnxValue:
     """``x * Sigmoid(alpha * x)``: runtimes know Sigmoid, and compute it in one step."""
     perm = w.order(node.x)
     x = inner = w.real(node.x, perm)
     if node.alpha != 1:
         inner = w.emit("Mul", [x, _scalar(node, "alpha", node.alpha, w)], f"{node.name}:scaled")
     gate = w.emit("Sigmoid", [inner], f"{node.name}:gate")
-    return Value(w.emit("Mul", [x, gate], node.name), perm)
+    return OnnxValue(w.emit("Mul", [x, gate], node.name), perm)
 
 
 def _scalar(node: Node, label: str, value: float, w: OnnxWriter) -> str:
@@ -320,7 +320,7 @@ def _scalar(node: Node, label: str, value: float, w: OnnxWriter) -> str:
 
 
 @export_rule(ops.Binary)
-def binary(node: ops.Binary, w: OnnxWriter) -> Value:
+def binary(node: ops.Binary, w: OnnxWriter) -> OnnxValue:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
@@ -328,7 +328,7 @@ def binary(node: ops.Binary, w: OnnxWriter) -> Value:
 
 
 @export_rule(ops.Where)
-def where(node: ops.Where, w: OnnxWriter) -> Value:
+def where(node: ops.Where, w: OnnxWriter) -> OnnxValue:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
@@ -352,14 +352,14 @@ def _choose(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
 
 
 @export_rule(ops.PRelu)
-def prelu(node: ops.PRelu, w: OnnxWriter) -> Value:
+def prelu(node: ops.PRelu, w: OnnxWriter) -> OnnxValue:
     perm = w.order(node.x)
     operands = [w.real(node.x, perm), w.spread(node.slope, node.type.rank, perm)]
     return w.rounded(node, w.emit("PRelu", operands, f"{node.name}:real"), perm)
 
 
 @export_rule(Quantize, Rescale)
-def quantize(node: Quantize | Rescale, w: OnnxWriter) -> Value:
+def quantize(node: Quantize | Rescale, w: OnnxWriter) -> OnnxValue:
     """QuantizeLinear; behind DequantizeLinear where x is quantized already.
 
     onnxruntime merges two roundings in a row into one, which gives other integers.
@@ -372,7 +372,7 @@ def quantize(node: Quantize | Rescale, w: OnnxWriter) -> Value:
 
 
 @export_rule(Table)
-def table(node: Table, w: OnnxWriter) -> Value:
+def table(node: Table, w: OnnxWriter) -> OnnxValue:
     """Gather from the real results of all codes (integers, if they stand for no real numbers), at
     the codes of x counted from 0.
 

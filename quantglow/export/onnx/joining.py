@@ -20,8 +20,8 @@ from quantglow.export.onnx.compatibility import (
 )
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
+    OnnxValue,
     OnnxWriter,
-    Value,
     export_rule,
     fresh_name,
     identity,
@@ -42,12 +42,12 @@ from quantglow.ir.ops.loop import Trips
 
 
 @export_rule(External)
-def external(node: External, w: OnnxWriter) -> Value:
+def external(node: External, w: OnnxWriter) -> OnnxValue:
     """The ONNX node itself; all its outputs are written together."""
     key = (node.model, node.args)
     if key not in w.parts:
         w.parts[key] = _write_part(node, w)
-    return Value(w.parts[key][node.output], identity(node.type.rank))
+    return OnnxValue(w.parts[key][node.output], identity(node.type.rank))
 
 
 def _write_part(node: External, w: OnnxWriter) -> list[str]:

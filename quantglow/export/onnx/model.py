@@ -16,8 +16,8 @@ from quantglow.export.onnx.compatibility import copy_shared_results, name_left_o
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
     ON_DEMAND,
+    OnnxValue,
     OnnxWriter,
-    Value,
     export_rule,
     final_names,
     find_rule,
@@ -93,8 +93,8 @@ def write(graph: Graph, dimensions: Dimensions) -> OnnxWriter:
 
 
 @export_rule(Input)
-def graph_input(node: Input, w: OnnxWriter) -> Value:
-    return Value(w.number(node.name), identity(node.type.rank))
+def graph_input(node: Input, w: OnnxWriter) -> OnnxValue:
+    return OnnxValue(w.number(node.name), identity(node.type.rank))
 
 
 def _check_exportable(graph: Graph) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.export.onnx.writer import (
+    OnnxValue,
     OnnxWriter,
     Perm,
-    Value,
     channels_first,
     export_rule,
     identity,
@@ -37,7 +37,7 @@ IMAGE = channels_first(4)
 
 
 @export_rule(MaxPool)
-def max_pool(node: MaxPool, w: OnnxWriter) -> Value:
+def max_pool(node: MaxPool, w: OnnxWriter) -> OnnxValue:
     result = w.emit(
         "MaxPool", [pool(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
     )
@@ -45,7 +45,7 @@ def max_pool(node: MaxPool, w: OnnxWriter) -> Value:
 
 
 @export_rule(AveragePool)
-def average_pool(node: AveragePool, w: OnnxWriter) -> Value:
+def average_pool(node: AveragePool, w: OnnxWriter) -> OnnxValue:
     attributes: dict[str, Any] = windows(node)
     if node.dilations != (1, 1):
         w.require(19)
@@ -98,7 +98,7 @@ def _padding_behind(node: Pool, axis: int) -> int:
 
 
 @export_rule(ReduceMean, ReduceSum, ReduceMax, ReduceMin)
-def reduction(node: Any, w: OnnxWriter) -> Value:
+def reduction(node: Any, w: OnnxWriter) -> OnnxValue:
     """The mean of an image has an operator of its own, which more runtimes know in int8."""
     if isinstance(node, ReduceMean) and (node.axes, node.x.type.rank) == ((1, 2), 4):
         return _image_mean(node, w)
@@ -115,13 +115,13 @@ def reduction(node: Any, w: OnnxWriter) -> Value:
     return w.rounded(node, result, perm if node.keepdims else _without(perm, node.axes))
 
 
-def _image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
+def _image_mean(node: ReduceMean, w: OnnxWriter) -> OnnxValue:
     mean = w.emit("GlobalAveragePool", [w.real(node.x, IMAGE)], f"{node.name}:image")
     whole = w.rounded(node, mean, IMAGE)
     if node.keepdims:
         return whole
     if node.out is None:
-        return Value(w.reshaped(mean, node.type.shape, node.name), identity(2))
+        return OnnxValue(w.reshaped(mean, node.type.shape, node.name), identity(2))
     flat = w.reshaped(
         w.dequantize(whole.name, node.type, identity(2), node.name), node.type.shape, node.name
     )
@@ -135,7 +135,7 @@ def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
 
 
 @export_rule(BatchNormalization)
-def batch_normalization(node: BatchNormalization, w: OnnxWriter) -> Value:
+def batch_normalization(node: BatchNormalization, w: OnnxWriter) -> OnnxValue:
     if node.type.rank < 2:
         raise ModelError(
             f"{node!r} cannot be written as ONNX, whose BatchNormalization needs two axes. "
@@ -144,11 +144,11 @@ def batch_normalization(node: BatchNormalization, w: OnnxWriter) -> Value:
     perm = channels_first(node.type.rank)
     parameters = [w.stored(p) for p in (node.gamma, node.beta, node.mean, node.var)]
     operands = [w.real(node.x, perm), *parameters]
-    return Value(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
+    return OnnxValue(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
 
 
 @export_rule(LayerNormalization)
-def layer_normalization(node: LayerNormalization, w: OnnxWriter) -> Value:
+def layer_normalization(node: LayerNormalization, w: OnnxWriter) -> OnnxValue:
     """ONNX normalizes over all axes from one on, and cannot do without a scale."""
     perm = identity(node.type.rank)
     scale = ones(node, w) if node.gamma is None else w.real(node.gamma)
@@ -168,13 +168,13 @@ def ones(node: LayerNormalization, w: OnnxWriter) -> str:
 
 
 @export_rule(LRN)
-def lrn(node: LRN, w: OnnxWriter) -> Value:
+def lrn(node: LRN, w: OnnxWriter) -> OnnxValue:
     perm = channels_first(node.type.rank)
-    return Value(w.emit(node.op, [w.real(node.x, perm)], node.name, **node.attributes()), perm)
+    return OnnxValue(w.emit(node.op, [w.real(node.x, perm)], node.name, **node.attributes()), perm)
 
 
 @export_rule(Softmax, LogSoftmax)
-def softmax(node: Softmax | LogSoftmax, w: OnnxWriter) -> Value:
+def softmax(node: Softmax | LogSoftmax, w: OnnxWriter) -> OnnxValue:
     """Along what the last axis of the graph is in ONNX.
 
     onnxruntime has an integer Softmax that is up to a step off, away from ties: not to be used.

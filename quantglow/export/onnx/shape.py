@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from quantglow.export.onnx.writer import (
+    OnnxValue,
     OnnxWriter,
-    Value,
     channels_first,
     export_rule,
     identity,
@@ -42,7 +42,7 @@ MOVES = ("Expand", "MaxPool", "Reshape", "Slice", "Transpose")
 
 
 @export_rule(Reshape)
-def reshape(node: Reshape, w: OnnxWriter) -> Value:
+def reshape(node: Reshape, w: OnnxWriter) -> OnnxValue:
     """Between the orders of axes in which x is there and ONNX wants images, if memory agrees."""
     before, after = w.order(node.x), identity(node.type.rank)
     if not moves_only_ones(node.x.type.shape, before):
@@ -51,12 +51,12 @@ def reshape(node: Reshape, w: OnnxWriter) -> Value:
         after = IMAGE
     shape = permute(node.shape, after)
     if surely_equal(shape, permute(node.x.type.shape, before)):
-        return Value(w.stored(node.x, before), after)
+        return OnnxValue(w.stored(node.x, before), after)
     return w.rounded(node, w.reshaped(w.real(node.x, before), shape, node.name), after)
 
 
 @export_rule(Expand)
-def expand(node: Expand, w: OnnxWriter) -> Value:
+def expand(node: Expand, w: OnnxWriter) -> OnnxValue:
     rank = node.type.rank
     perm = w.order(node.x) if node.x.type.rank == rank else identity(rank)
     x_perm = perm if node.x.type.rank == rank else identity(node.x.type.rank)
@@ -66,7 +66,7 @@ def expand(node: Expand, w: OnnxWriter) -> Value:
 
 
 @export_rule(Concat)
-def concat(node: Concat, w: OnnxWriter) -> Value:
+def concat(node: Concat, w: OnnxWriter) -> OnnxValue:
     perm = w.common_order(node.parts, node.type.rank)
     parts = [w.real(part, perm) for part in node.parts]
     result = w.emit("Concat", parts, f"{node.name}:real", axis=perm.index(node.axis))
@@ -74,10 +74,10 @@ def concat(node: Concat, w: OnnxWriter) -> Value:
 
 
 @export_rule(Slice)
-def slice_(node: Slice, w: OnnxWriter) -> Value:
+def slice_(node: Slice, w: OnnxWriter) -> OnnxValue:
     """An end that is reached backwards is counted from behind: -1 would be the last element."""
     if (numbers := count(node, w)) is not None:
-        return Value(numbers, identity(1))
+        return OnnxValue(numbers, identity(1))
     perm = w.order(node.x)
     rows: list[tuple[int, int, int, int]] = []
     for axis, p in enumerate(perm):
@@ -86,7 +86,7 @@ def slice_(node: Slice, w: OnnxWriter) -> Value:
         if not surely_equal((start, size, step), (0, d, 1)):
             rows.append((start, end if step > 0 else end - d, axis, step))
     if not rows:
-        return Value(w.stored(node.x, perm), perm)
+        return OnnxValue(w.stored(node.x, perm), perm)
     columns = zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True)
     operands = [w.integers(values, f"{node.name}:{label}") for label, values in columns]
     result = w.emit("Slice", [w.real(node.x, perm), *operands], f"{node.name}:real")
@@ -108,7 +108,7 @@ def count(node: Slice, w: OnnxWriter) -> str | None:
 
 
 @export_rule(Pad)
-def pad(node: Pad, w: OnnxWriter) -> Value:
+def pad(node: Pad, w: OnnxWriter) -> OnnxValue:
     perm = w.order(node.x)
     widths = w.integers(
         (*permute(node.before, perm), *permute(node.after, perm)), f"{node.name}:pads"
@@ -120,13 +120,13 @@ def pad(node: Pad, w: OnnxWriter) -> Value:
 
 
 @export_rule(AntialiasedResize)
-def antialiased_resize(node: AntialiasedResize, w: OnnxWriter) -> Value:
+def antialiased_resize(node: AntialiasedResize, w: OnnxWriter) -> OnnxValue:
     w.require(18)
     return resize(node, w, antialias=1, exclude_outside=int(node.excludes_outside))
 
 
 @export_rule(Resize)
-def resize(node: Resize, w: OnnxWriter, **attributes: int) -> Value:
+def resize(node: Resize, w: OnnxWriter, **attributes: int) -> OnnxValue:
     if node.coordinates == "half_pixel_symmetric":
         w.require(19)
     result = w.emit(
@@ -159,14 +159,14 @@ def _resize_operands(node: Resize, w: OnnxWriter) -> list[str]:
 
 
 @export_rule(Gather)
-def gather(node: Gather, w: OnnxWriter) -> Value:
+def gather(node: Gather, w: OnnxWriter) -> OnnxValue:
     operands = [w.real(node.x), w.stored(node.indices)]
     result = w.emit("Gather", operands, f"{node.name}:real", axis=node.axis)
     return w.rounded(node, result, identity(node.type.rank))
 
 
 @export_rule(Scatter)
-def scatter(node: Scatter, w: OnnxWriter) -> Value:
+def scatter(node: Scatter, w: OnnxWriter) -> OnnxValue:
     """Rows are coordinates of one axis: indices [n, 1]."""
     rows = w.reshaped(_as_int64(node.indices, w), (node.indices.type.size, 1), f"{node.name}:rows")
     operands = [w.real(node.x), rows, w.real(node.updates)]
@@ -182,22 +182,22 @@ def _as_int64(node: Node, w: OnnxWriter) -> str:
 
 
 @export_rule(TopK)
-def top_k(node: TopK, w: OnnxWriter) -> Value:
+def top_k(node: TopK, w: OnnxWriter) -> OnnxValue:
     """TopK; its indices, the second result of the ONNX operator."""
     operands = [w.real(node.x), w.integers([node.k], f"{node.name}:k")]
     results = [w.number(f"{node.name}:values"), w.number(node.name)]
     onnx_node = onnx.helper.make_node("TopK", operands, results, axis=-1, largest=int(node.largest))
     w.nodes.append(onnx_node)
-    return Value(results[1], identity(node.type.rank))
+    return OnnxValue(results[1], identity(node.type.rank))
 
 
 @export_rule(Loop)
-def loop(node: Loop, w: OnnxWriter) -> Value:
+def loop(node: Loop, w: OnnxWriter) -> OnnxValue:
     """All results of a loop are written together."""
     key = (node.body, node.operands)
     if key not in w.loops:
         w.loops[key] = _write_loop(node, w)
-    return Value(w.loops[key][node.output], identity(node.type.rank))
+    return OnnxValue(w.loops[key][node.output], identity(node.type.rank))
 
 
 def _write_loop(node: Loop, w: OnnxWriter) -> list[str]:

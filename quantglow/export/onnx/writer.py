@@ -113,14 +113,14 @@ def _quotient(numerator: Expression, divisor: Expression, w: SizeWriter) -> str:
     return w.emit("Div", [x, y], hint)
 
 
-class Value(NamedTuple):
+class OnnxValue(NamedTuple):
     """An ONNX value and the order of its axes."""
 
     name: str
     perm: Perm
 
 
-Rule = Callable[[Any, "OnnxWriter"], Value]
+Rule = Callable[[Any, "OnnxWriter"], OnnxValue]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
 
@@ -363,9 +363,9 @@ class OnnxWriter:
             self.constant(zero_points, f"{hint}:zero_point"),
         )
 
-    def rounded(self, node: Node, name: str, perm: Perm) -> Value:
+    def rounded(self, node: Node, name: str, perm: Perm) -> OnnxValue:
         """A float32 result as the node stores it."""
-        return Value(self.quantized(name, node.type.element, perm, node.name), perm)
+        return OnnxValue(self.quantized(name, node.type.element, perm, node.name), perm)
 
 
 def _axis_attribute(params: QuantParams, perm: Perm) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from quantglow.interpreter.executor import multiply
+from quantglow.interpreter.executor import multiplied_values
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Conv
@@ -39,7 +39,7 @@ def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] =
 
 def _body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
     """The plan of one body."""
-    types = {x: element_of(x.name) for x in multiply(body)}
+    types = {x: element_of(x.name) for x in multiplied_values(body)}
     elements = {x: element for x, element in types.items() if element is not None}
     reasons = {
         node: reason

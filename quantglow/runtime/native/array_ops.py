@@ -10,10 +10,33 @@ from functools import cache, lru_cache, partial
 
 import numpy as np
 
-from quantglow.codegen.llvm.array_kernels.convolution import VECTORS, dense, depthwise, pad_images, tile_pixels
-from quantglow.codegen.llvm.array_kernels.elements import energies, integers, integers_with_residual, map_function, missing_sums, quotients, rounded_reals, rounding_errors
+from quantglow.codegen.llvm.array_kernels.convolution import (
+    VECTORS,
+    dense,
+    depthwise,
+    pad_images,
+    tile_pixels,
+)
+from quantglow.codegen.llvm.array_kernels.elements import (
+    energies,
+    integers,
+    integers_with_residual,
+    map_function,
+    missing_sums,
+    quotients,
+    rounded_reals,
+    rounding_errors,
+)
 from quantglow.codegen.llvm.array_kernels.operands import FLOAT_NBYTES
-from quantglow.codegen.llvm.array_kernels.statistics import PART, SIDE, TABLES, counts, depthwise_moments, extremes, reaches
+from quantglow.codegen.llvm.array_kernels.statistics import (
+    PART,
+    SIDE,
+    TABLES,
+    counts,
+    depthwise_moments,
+    extremes,
+    reaches,
+)
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.ops.expression import Expr
@@ -38,7 +61,10 @@ POINTERS = [ctypes.c_void_p * count for count in range(10)]
 KERNELS: dict[str, Callable[[Target], str]] = {
     "dense": dense,
     "depthwise": depthwise,
-    **{f"padded {kind}": partial(pad_images, dtype=kind) for kind in (DType.F32, DType.I8, DType.U8)},
+    **{
+        f"padded {kind}": partial(pad_images, dtype=kind)
+        for kind in (DType.F32, DType.I8, DType.U8)
+    },
     "integers": integers,
     "integers_with_residual": integers_with_residual,
     "rounded_reals": rounded_reals,
@@ -68,7 +94,9 @@ class ArrayKernels:
     target: Target
     kernels: dict[str, Kernel]
 
-    def conv2d(self, x: Array, w: Array, strides: Pair, dilations: Pair, ends: Ends | None, result: Array) -> None:
+    def conv2d(
+        self, x: Array, w: Array, strides: Pair, dilations: Pair, ends: Ends | None, result: Array
+    ) -> None:
         """``NativeOps.conv2d``"""
         channels, (kh, kw, inputs, outputs) = x.shape[3], w.shape
         groups = channels // inputs
@@ -123,7 +151,11 @@ class ArrayKernels:
     def mapped(self, function: Expr, x: Array, result: Array) -> None:
         """``NativeOps.mapped``"""
         kernel_function, numbers = function.with_numbers_apart
-        run(function_kernel(self.target, kernel_function), (x, result, np.array(numbers, np.float32)), x.size)
+        run(
+            function_kernel(self.target, kernel_function),
+            (x, result, np.array(numbers, np.float32)),
+            x.size,
+        )
 
     def quotients(self, x: Array, divisors: Array, high: float, result: Array) -> None:
         """``NativeOps.quotients``"""
@@ -200,7 +232,9 @@ class ArrayKernels:
         terms = -(-(kernel[0] * kernel[1] + 2) // side) * side
         return np.zeros((terms, terms, -(-channels // lanes) * lanes))
 
-    def add_moments(self, sums: Array, x: Array, beside: Array, kernel: Pair, strides: Pair, dilations: Pair) -> None:
+    def add_moments(
+        self, sums: Array, x: Array, beside: Array, kernel: Pair, strides: Pair, dilations: Pair
+    ) -> None:
         """``NativeOps.add_moments``"""
         lanes, (terms, _, width) = self.target.f32_lanes, sums.shape
         offsets, taps = window_offsets(x.shape, kernel, strides, dilations, beside.shape[1:3])
@@ -248,7 +282,9 @@ def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:
 
 
 @lru_cache(TABLES_KEPT)
-def window_offsets(shape: tuple[int, ...], kernel: Pair, strides: Pair, dilations: Pair, size: tuple[int, ...]) -> tuple[Array, Array]:
+def window_offsets(
+    shape: tuple[int, ...], kernel: Pair, strides: Pair, dilations: Pair, size: tuple[int, ...]
+) -> tuple[Array, Array]:
     """Offsets in bytes of the windows in images of a shape [N, H, W, C], and of taps in them."""
     n, h, w, c = shape
     image, line, pixel = (np.arange(count, dtype=np.int64) for count in (n, *size))

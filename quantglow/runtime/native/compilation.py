@@ -10,7 +10,13 @@ import numpy as np
 
 from quantglow.codegen.llvm.call_profile import call_facts
 from quantglow.codegen.llvm.emission import emit_free_program, emit_program, kernel_calls
-from quantglow.codegen.llvm.emitted import CALL_WORK, EmittedCall, EmittedProgram, MemoryRegion, Pointer
+from quantglow.codegen.llvm.emitted import (
+    CALL_WORK,
+    EmittedCall,
+    EmittedProgram,
+    MemoryRegion,
+    Pointer,
+)
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, call_names
 from quantglow.ir.program.program import BufferKind, Fill, Program, View
@@ -23,7 +29,13 @@ from quantglow.runtime.jit.library import library
 from quantglow.runtime.native.buffers import Allocate, Constants, release_freed
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import GROWTH, Arenas, LoadedProgram, allocator, as_words
-from quantglow.runtime.native.program_table import OWN_BASES, CallOperands, End, Places, ProgramTable
+from quantglow.runtime.native.program_table import (
+    OWN_BASES,
+    CallOperands,
+    End,
+    Places,
+    ProgramTable,
+)
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 
@@ -31,7 +43,15 @@ Check = Callable[[], object]
 """Raises an error where work that goes on beside other work is not wanted any more."""
 
 
-def compile_program(program: Program, plan: MemoryPlan, target: Target, threads: int = 1, allocate: Allocate | None = None, *, is_checked: bool = False) -> LlvmExecutable:
+def compile_program(
+    program: Program,
+    plan: MemoryPlan,
+    target: Target,
+    threads: int = 1,
+    allocate: Allocate | None = None,
+    *,
+    is_checked: bool = False,
+) -> LlvmExecutable:
     """Emit, compile and load every kernel of a program.
 
     ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
@@ -44,12 +64,22 @@ def compile_program(program: Program, plan: MemoryPlan, target: Target, threads:
     return load_program(emitted, threads, allocate, is_checked)
 
 
-def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False) -> LlvmExecutable:
+def load_program(
+    emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False
+) -> LlvmExecutable:
     """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
     return LlvmExecutable.of(load(emitted, threads, Arenas(allocate), None, is_checked))
 
 
-def compile_free_program(program: Program, order: OrderedPlan, guards: Guards, target: Target, threads: int = 1, *, is_checked: bool = False) -> LoadedProgram:
+def compile_free_program(
+    program: Program,
+    order: OrderedPlan,
+    guards: Guards,
+    target: Target,
+    threads: int = 1,
+    *,
+    is_checked: bool = False,
+) -> LoadedProgram:
     """Emit, compile and load a program whose sizes depend on free dimensions.
 
     It may add guards; the caller closes them.  ``is_checked``: see ``LoadedProgram``.
@@ -61,7 +91,9 @@ def compile_free_program(program: Program, order: OrderedPlan, guards: Guards, t
     return load(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
 
 
-def load(emitted: EmittedProgram, threads: int, arenas: Arenas, guards: Guards | None, is_checked: bool) -> LoadedProgram:
+def load(
+    emitted: EmittedProgram, threads: int, arenas: Arenas, guards: Guards | None, is_checked: bool
+) -> LoadedProgram:
     """An emitted program with its kernels; ``guards``: those of its sizes.  While verifying, all
     programs are checked."""
     with debug.time_stage("compile"):
@@ -125,7 +157,9 @@ def _build_table(program: EmittedProgram, guards: Guards | None = None) -> Progr
     )
     numbers = sizes.evaluation.program()
     constants = len(program.constants)
-    return ProgramTable(program.target, program.count, constants, _buffer_places(program), numbers, *parts)
+    return ProgramTable(
+        program.target, program.count, constants, _buffer_places(program), numbers, *parts
+    )
 
 
 def _buffer_places(program: EmittedProgram) -> Places:
@@ -133,13 +167,24 @@ def _buffer_places(program: EmittedProgram) -> Places:
     pointers = [pointer for call in program.rows for pointer in call.pointers]
     arena = OWN_BASES + len(program.constants)
     ends = {MemoryRegion.INPUT: 0, MemoryRegion.OUTPUT: len(program.inputs)}
-    external = [(position, ends[pointer.place] + pointer.index) for position, pointer in enumerate(pointers) if pointer.place in ends]
+    external = [
+        (position, ends[pointer.place] + pointer.index)
+        for position, pointer in enumerate(pointers)
+        if pointer.place in ends
+    ]
     positions, which = np.array(external, np.int64).reshape(-1, 2).T
     counts = [len(call.pointers) for call in program.rows]
-    return Places(np.array([_pointer_slot(pointer, arena) for pointer in pointers], np.int64), positions, which, np.cumsum([0, *counts])[: len(counts)])
+    return Places(
+        np.array([_pointer_slot(pointer, arena) for pointer in pointers], np.int64),
+        positions,
+        which,
+        np.cumsum([0, *counts])[: len(counts)],
+    )
 
 
-def _call_operands(program: EmittedProgram, numbers: Evaluation, guards: Guards | None) -> CallOperands:
+def _call_operands(
+    program: EmittedProgram, numbers: Evaluation, guards: Guards | None
+) -> CallOperands:
     """The distinct operands of a program whose table has these ``numbers``."""
     sizes, pointers = _Sizes(), [pointer for row in program.rows for pointer in row.pointers]
     extents = [(at, p.extent) for at, p in enumerate(pointers) if p.extent is not None]
@@ -148,7 +193,12 @@ def _call_operands(program: EmittedProgram, numbers: Evaluation, guards: Guards 
     columns = []
     for at, extent in extents:
         missing, pointer = rank - len(extent.shape), pointers[at]
-        column = (extent.element_nbytes, *sizes.positions((*extent.shape, *[1] * missing)), *sizes.positions((*extent.strides, *[0] * missing)), *sizes.positions((extent.begin, extent.nbytes)))
+        column = (
+            extent.element_nbytes,
+            *sizes.positions((*extent.shape, *[1] * missing)),
+            *sizes.positions((*extent.strides, *[0] * missing)),
+            *sizes.positions((extent.begin, extent.nbytes)),
+        )
         offset = numbers.add(to_expression(pointer.offset_bytes))
         if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
             columns.append((at, *column))
@@ -158,7 +208,14 @@ def _call_operands(program: EmittedProgram, numbers: Evaluation, guards: Guards 
     tested += [(size, ">=") for size in _interiors(program)]
     divisors = (*numbers.divisors(), *sizes.evaluation.divisors())
     tested += [(divisor - number(1), ">=") for divisor in divisors]
-    return CallOperands(sizes.evaluation.program(tested), pointers=table[0], element_nbytes=table[1], axes=table[2:-2].reshape(2, rank, len(columns)), buffer=table[-2:], lives=_buffer_lives(program))
+    return CallOperands(
+        sizes.evaluation.program(tested),
+        pointers=table[0],
+        element_nbytes=table[1],
+        axes=table[2:-2].reshape(2, rank, len(columns)),
+        buffer=table[-2:],
+        lives=_buffer_lives(program),
+    )
 
 
 def _narrow(values: Sequence[object]) -> Array:
@@ -207,7 +264,11 @@ def _program_loops(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
     """For each loop the position of its trips among the pointers of all rows, and the work of a
     trip."""
     first = accumulate((len(row.pointers) for row in program.rows), initial=0)
-    return tuple((position, sum(CALL_WORK + float(likely(call.work)) for call in row.body)) for position, row in zip(first, program.rows, strict=False) if row.body)
+    return tuple(
+        (position, sum(CALL_WORK + float(likely(call.work)) for call in row.body))
+        for position, row in zip(first, program.rows, strict=False)
+        if row.body
+    )
 
 
 def _work_units(call: EmittedCall) -> float:

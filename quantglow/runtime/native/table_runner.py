@@ -43,8 +43,17 @@ YIELD_AFTER = 4_000
 """Number of pauses between entries before the time slice is given away: threads may outnumber
 cores."""
 
-_WORDS = {**{f"pool.{name}": offset for name, offset in POOL.items()}, "claim.words": CLAIM_WORDS, "claim.nbytes": 8 * CLAIM_WORDS, "serial": SERIAL, "yield_after": YIELD_AFTER, "entry": CALL_OF_ENTRY}
-_DECLARATIONS, _SHARE, _RUN_SHARED, _WORK, _SHUT = (read_template(name, _WORDS) for name in ("declarations", "share", "run_shared", "work", "shut"))
+_WORDS = {
+    **{f"pool.{name}": offset for name, offset in POOL.items()},
+    "claim.words": CLAIM_WORDS,
+    "claim.nbytes": 8 * CLAIM_WORDS,
+    "serial": SERIAL,
+    "yield_after": YIELD_AFTER,
+    "entry": CALL_OF_ENTRY,
+}
+_DECLARATIONS, _SHARE, _RUN_SHARED, _WORK, _SHUT = (
+    read_template(name, _WORDS) for name in ("declarations", "share", "run_shared", "work", "shut")
+)
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,22 @@ def entries(target: Target) -> Entries:
         (address,) = addresses(target, [texts[name]], name)
         return ctypes.CFUNCTYPE(None, *kinds)(address)
 
-    return Entries(function("run_alone", pointer, word), function("run_shared", pointer, pointer, word, word), function("work", pointer, word, word, word), function("shut", pointer))
+    return Entries(
+        function("run_alone", pointer, word),
+        function("run_shared", pointer, pointer, word, word),
+        function("work", pointer, word, word, word),
+        function("shut", pointer),
+    )
 
 
 def run_time_texts(target: Target) -> dict[str, str]:
     """The LLVM IR of the run-time system of a target, by the names of its functions."""
-    bodies = {"run_alone": RUN_ALONE, "run_shared": _SHARE + _RUN_SHARED, "work": _SHARE + _WORK, "shut": _SHUT}
+    bodies = {
+        "run_alone": RUN_ALONE,
+        "run_shared": _SHARE + _RUN_SHARED,
+        "work": _SHARE + _WORK,
+        "shut": _SHUT,
+    }
     waiting = target.waiting
     return {name: fill_waits(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 

@@ -52,7 +52,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[distributed.Client]:
     """A client of a cluster of two processes of this machine."""
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None, silence_logs=50, env={FOLDER: str(folder)}) as built, distributed.Client(built) as client:
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=2,
+            dashboard_address=None,
+            silence_logs=50,
+            env={FOLDER: str(folder)},
+        ) as built,
+        distributed.Client(built) as client,
+    ):
         yield client
 
 
@@ -80,7 +89,9 @@ def outcomes(client: Any, deadline: Deadline = NEVER, host: str | None = None) -
         return ClusterMeasurer(actual, name, 3, deadline).run(JOBS)
 
 
-def test_workers_of_one_machine_measure_one_after_the_other(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_one_machine_measure_one_after_the_other(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers_do(monkeypatch, "alone")
     monkeypatch.setattr(cluster, "BATCH", 1)
     actual = outcomes(client)
@@ -94,7 +105,9 @@ def test_machines_measure_side_by_side(client: Any, monkeypatch: pytest.MonkeyPa
     assert [m.job for m in outcomes(client)] == JOBS
 
 
-def test_a_worker_that_dies_costs_only_its_choice(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_costs_only_its_choice(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers_do(monkeypatch, "deadly", "machine_of_each")
     monkeypatch.setattr(cluster, "BATCH", 2)
     actual = outcomes(client)
@@ -103,7 +116,9 @@ def test_a_worker_that_dies_costs_only_its_choice(client: Any, monkeypatch: pyte
     assert [len(m.seconds) for m in actual] == [3, 0, 3, 3, 3]
 
 
-def test_a_worker_that_is_ended_costs_nothing(client: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_a_worker_that_is_ended_costs_nothing(
+    client: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     workers_do(monkeypatch, "held", "machine_of_each")
 
     def end() -> None:
@@ -118,7 +133,9 @@ def test_a_worker_that_is_ended_costs_nothing(client: Any, monkeypatch: pytest.M
     assert [m.job for m in actual] == JOBS and all(m.seconds for m in actual)
 
 
-def test_records_name_the_kind_of_machine_that_measured(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_name_the_kind_of_machine_that_measured(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each kind is searched apart; what is known of one is not measured again."""
     workers_do(monkeypatch, "quick", "kind_of_each")
     monkeypatch.setattr(tuning, "MOST_TRIED", 8)
@@ -138,8 +155,13 @@ def test_nothing_is_begun_after_the_deadline(client: Any) -> None:
         tune_on_cluster(client, tuner(Deadline(0.0)), [])
 
 
-@pytest.mark.parametrize(("machine", "reason"), [("another_version", r"it has quantglow 0\.0"), ("another_level", "its instructions are z80")])
-def test_machines_that_do_not_fit_are_refused(client: Any, monkeypatch: pytest.MonkeyPatch, machine: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [("another_version", r"it has quantglow 0\.0"), ("another_level", "its instructions are z80")],
+)
+def test_machines_that_do_not_fit_are_refused(
+    client: Any, monkeypatch: pytest.MonkeyPatch, machine: str, reason: str
+) -> None:
     workers_do(monkeypatch, "quick", machine)
     lines: list[str] = []
     with pytest.raises(qg.BackendError, match=f"no machine of the cluster measures: {reason}"):
@@ -153,13 +175,17 @@ def test_an_error_of_a_worker_is_raised(client: Any, monkeypatch: pytest.MonkeyP
         tune_on_cluster(client, tuner(), [])
 
 
-def test_a_cluster_that_lost_its_machines_is_an_error(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_lost_its_machines_is_an_error(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clusters, "ABSENT_SECONDS", 0.05)
     with pytest.raises(qg.BackendError, match="no workers any more"):
         outcomes(client, host="a kind that is gone")
 
 
-def test_a_network_tuned_on_a_cluster_gives_the_same_bits(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_tuned_on_a_cluster_gives_the_same_bits(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = qg.quantize(qg.import_model(small_model()), qg.profile(small_model(), small_samples()))
     plain = qg.compile(graph, num_threads=1)
     options: dict[str, Any] = {"tune": "measure", "max_minutes": 2, "client": client}
@@ -172,7 +198,9 @@ def test_a_network_tuned_on_a_cluster_gives_the_same_bits(client: Any, monkeypat
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def test_the_command_line_tunes_on_a_cluster(client: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line_tunes_on_a_cluster(
+    client: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     workers_do(monkeypatch, "quick", "kind_of_each")
     monkeypatch.setattr(tuning, "MOST_TRIED", 8)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)

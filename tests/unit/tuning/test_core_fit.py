@@ -40,7 +40,9 @@ def test_the_fit_chooses_the_tiles_of_the_machine_that_was_timed(core: Core) -> 
 def test_the_search_begins_at_every_known_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_fit, "ROUNDS", 1)
     actual = [timed(Core(issue=3.3, latency=8.0), WORKS[0])]
-    assert core_fit.loss(actual, core_fit.fit(actual, (Core(), ICE_LAKE))) <= min(core_fit.loss(actual, core) for core in (Core(issue=8.0), ICE_LAKE))
+    assert core_fit.loss(actual, core_fit.fit(actual, (Core(), ICE_LAKE))) <= min(
+        core_fit.loss(actual, core) for core in (Core(issue=8.0), ICE_LAKE)
+    )
 
 
 def fitted(listed_loss: float, fitted_loss: float) -> CoreFit:
@@ -71,6 +73,8 @@ def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_shape_without_times_is_an_error() -> None:
     graph = core_fit.build_graph([Shape(4, 8, 8)])
     tasks = plan_tasks(graph, resolve("native"))[0]
-    failed = Measurement(Job(tasks[0].key, KernelChoice("plain", (1, 1, 1)), 0), failure="it crashed")
+    failed = Measurement(
+        Job(tasks[0].key, KernelChoice("plain", (1, 1, 1)), 0), failure="it crashed"
+    )
     with pytest.raises(BackendError, match="it crashed"):
         core_fit.time_tasks(tasks, [failed])

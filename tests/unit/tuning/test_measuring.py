@@ -14,7 +14,16 @@ from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning import measuring
 from quantglow.tuning.core_fit import Shape, build_graph
-from quantglow.tuning.measuring import TIMED, UNKNOWN, WRONG, Job, Measurement, Measurer, Work, plan_tasks
+from quantglow.tuning.measuring import (
+    TIMED,
+    UNKNOWN,
+    WRONG,
+    Job,
+    Measurement,
+    Measurer,
+    Work,
+    plan_tasks,
+)
 from quantglow.tuning.trials import LoadedKernel
 
 GRAPH = build_graph([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
@@ -80,12 +89,20 @@ def test_every_choice_is_timed_with_the_default_beside_it() -> None:
 
 def states(jobs: Sequence[Job]) -> list[int]:
     """The states of choices, measured in this process."""
-    actual = measuring.measure_here(samples=1, jobs=[(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs], **vars(WORK))
+    actual = measuring.measure_here(
+        samples=1,
+        jobs=[(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
+        **vars(WORK),
+    )
     return [int(state) for state in actual[2]]
 
 
 def test_choices_and_tasks_that_do_not_exist_are_told() -> None:
-    jobs = [Job(TASKS[0].key, TASKS[0].default, 0), Job(TASKS[0].key, KernelChoice("plain", (1, 500, 1)), 0), Job("another task", TASKS[0].default, 0)]
+    jobs = [
+        Job(TASKS[0].key, TASKS[0].default, 0),
+        Job(TASKS[0].key, KernelChoice("plain", (1, 500, 1)), 0),
+        Job("another task", TASKS[0].default, 0),
+    ]
     assert states(jobs) == [TIMED, UNKNOWN, UNKNOWN]
 
 
@@ -106,7 +123,9 @@ def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatc
 
 def test_weights_are_read_from_as_far_as_in_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Array] = []
-    monkeypatch.setattr(measuring, "time_kernels", lambda kernels, samples: kept(kernels, samples, rows))
+    monkeypatch.setattr(
+        measuring, "time_kernels", lambda kernels, samples: kept(kernels, samples, rows)
+    )
     states([Job(TASKS[0].key, TASKS[0].default, nbytes) for nbytes in (0, 2**22)])
     near, far = rows
     assert len(near) == 1 < len(far)

@@ -48,7 +48,12 @@ def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Mea
         return 0.5 if choice.tile and choice.tile[1] == 1 else 1.0 + 0.01 * (choice.unroll or 0)
 
     assert not self.deadline.is_over
-    return [Measurement(job, failure="crashed") if job.choice.unroll == 2 else Measurement(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples) for job in jobs]
+    return [
+        Measurement(job, failure="crashed")
+        if job.choice.unroll == 2
+        else Measurement(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples)
+        for job in jobs
+    ]
 
 
 def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None) -> Tuner:
@@ -56,8 +61,12 @@ def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None
     return Tuner(GRAPH, resolve("native"), 1, deadline, searcher, say=told)
 
 
-@pytest.mark.parametrize("searcher", mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"}))
-def test_every_searcher_finds_what_is_faster(searcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "searcher", mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"})
+)
+def test_every_searcher_finds_what_is_faster(
+    searcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     lines: list[str] = []
     actual = tuner(searcher, lines=lines).run({}, {})
@@ -183,7 +192,16 @@ def test_models_that_are_no_program_are_refused() -> None:
         tune_network(model, replace(Compiler.of(), target=None))
 
 
-@pytest.mark.parametrize("options", [{"tune": "measure", "backend": "reference"}, {"tune": "records", "max_minutes": 1.0}, {"max_minutes": 1.0}, {"tune": "measure", "max_minutes": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tune": "measure", "backend": "reference"},
+        {"tune": "records", "max_minutes": 1.0},
+        {"max_minutes": 1.0},
+        {"tune": "measure", "max_minutes": 0.0},
+    ],
+    ids=str,
+)
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(qg.OptionError, match=r"tune|max_minutes"):
         qg.compile(small_model(), **options)
@@ -194,7 +212,9 @@ def words_of(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_the_command_line_tunes_a_model(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_tunes_a_model(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     onnx.save(small_model(), cache / "net.onnx")
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
@@ -211,12 +231,18 @@ def test_the_command_line_tunes_a_model(cache: Path, monkeypatch: pytest.MonkeyP
     assert main(["run", str(cache / "net.onnx"), "--inputs", "none.npz", "--tune", "records"]) == 1
 
 
-@pytest.mark.parametrize(("minutes", "around", "left"), [(5.0, 1.0, 4.0), (0.5, 1.0, 0.125), (None, 1.0, None)])
-def test_the_time_of_a_command_includes_all_that_it_does(minutes: float | None, around: float, left: float | None) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "around", "left"), [(5.0, 1.0, 4.0), (0.5, 1.0, 0.125), (None, 1.0, None)]
+)
+def test_the_time_of_a_command_includes_all_that_it_does(
+    minutes: float | None, around: float, left: float | None
+) -> None:
     assert tune.time_for_kernels(minutes, around) == left
 
 
-def test_without_a_gain_nothing_is_to_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gain_nothing_is_to_be_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def equal(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
         return [Measurement(job, (1.0,) * 4, (1.0,) * 4) for job in jobs]
 
@@ -228,7 +254,9 @@ def test_without_a_gain_nothing_is_to_be_loaded(cache: Path, monkeypatch: pytest
     assert tune.NO_GAIN in shown and "--tune records" not in shown
 
 
-def test_choices_that_cannot_be_kept_are_told(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_choices_that_cannot_be_kept_are_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
     onnx.save(small_model(), cache / "net.onnx")
@@ -239,7 +267,9 @@ def test_choices_that_cannot_be_kept_are_told(cache: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("address", ["tls://", "nonsense://a", "tcp://127.0.0.1:1", "", "tcp://:x"])
-def test_a_scheduler_that_is_not_reached_is_one_message(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_that_is_not_reached_is_one_message(
+    address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tune, "CONNECT_SECONDS", 0.2)
     onnx.save(small_model(), cache / "net.onnx")
     assert main(["tune", str(cache / "net.onnx"), "--scheduler", address]) == 1

@@ -85,7 +85,9 @@ def test_the_best_level_of_this_processor_is_chosen(folder: Path) -> None:
 
 @is_x86
 @pytest.mark.parametrize("level", ["", *filter(runs_here, NAMES)])
-def test_all_levels_compute_the_interpreters_integers(compiled: Any, folder: Path, level: str) -> None:
+def test_all_levels_compute_the_interpreters_integers(
+    compiled: Any, folder: Path, level: str
+) -> None:
     library = ctypes.CDLL(str(folder / "libnet.so"))
     name = "_".join(["net", *([level.replace("-", "_")] if level else []), "run"])
     assert_interpreted(compiled, outputs_of(compiled, folder, getattr(library, name)))
@@ -104,7 +106,9 @@ def test_a_level_can_be_given(compiled: Any, folder: Path, level: int) -> None:
 @pytest.mark.parametrize("level", [i for i, n in enumerate(NAMES) if runs_here(n)])
 def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, level: int) -> None:
     observed: list[tuple[int, int]] = []
-    observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(lambda user, kernel, phase: observed.append((kernel, phase)))
+    observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(
+        lambda user, kernel, phase: observed.append((kernel, phase))
+    )
     library = ctypes.CDLL(str(folder / "libnet.so"))
     at_level = functools.partial(library.net_run_observed_at, level)
     assert_interpreted(compiled, outputs_of(compiled, folder, at_level, observer, None))
@@ -112,8 +116,13 @@ def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, 
 
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="qemu-x86_64 is not installed")
-@pytest.mark.parametrize(("processor", "level"), [("qemu64", "x86-64"), ("max", "avx2"), ("max,avx2=off", "x86-64"), ("max,bmi2=off", "x86-64")])
-def test_levels_are_masked_by_the_processor(folder: Path, tmp_path: Path, processor: str, level: str) -> None:
+@pytest.mark.parametrize(
+    ("processor", "level"),
+    [("qemu64", "x86-64"), ("max", "avx2"), ("max,avx2=off", "x86-64"), ("max,bmi2=off", "x86-64")],
+)
+def test_levels_are_masked_by_the_processor(
+    folder: Path, tmp_path: Path, processor: str, level: str
+) -> None:
     (tmp_path / "main.c").write_text(MAIN)
     objects = sorted(folder.glob("*.o"))
     command = ["gcc", "-static", f"-I{folder}", "main.c", *objects, "-o", "main"]
@@ -140,7 +149,9 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
 @is_x86
 @each_compiler
 @pytest.mark.parametrize("weights", mark_slow(["object", "c", "bin"], {"bin"}))
-def test_all_levels_share_their_weights_wherever_they_lie(compiled: Any, tmp_path: Path, weights: str, compiler: str) -> None:
+def test_all_levels_share_their_weights_wherever_they_lie(
+    compiled: Any, tmp_path: Path, weights: str, compiler: str
+) -> None:
     compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights=weights)
     feeds = [{"x": x} for x in small_samples()]
     place = "end" if weights == "bin" else "heap"
@@ -150,7 +161,9 @@ def test_all_levels_share_their_weights_wherever_they_lie(compiled: Any, tmp_pat
 
 @is_x86
 @each_compiler
-def test_given_levels_read_weights_of_the_caller(compiled: Any, tmp_path: Path, compiler: str) -> None:
+def test_given_levels_read_weights_of_the_caller(
+    compiled: Any, tmp_path: Path, compiler: str
+) -> None:
     """Each level that runs here, one after the other."""
     compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights="bin")
     feeds = [{"x": small_samples()[1]}]
@@ -181,7 +194,9 @@ REQUEST = bytes.fromhex("B89E000000 BF23100000 BE12000000 0F05 C3")
 
 
 @pytest.mark.parametrize(("target", "asks"), [("amx-int8", True), ("avx512vnni", False)])
-def test_bundles_ask_for_matrix_registers(compiled: Any, tmp_path: Path, target: str, asks: bool) -> None:
+def test_bundles_ask_for_matrix_registers(
+    compiled: Any, tmp_path: Path, target: str, asks: bool
+) -> None:
     compiled.export_bundle(tmp_path, name="net", target=target)
     code = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert (REQUEST in code) == asks

@@ -19,17 +19,42 @@ from quantglow.codegen.llvm.kernels.conv.pair_products import BlockConvKernel, P
 from quantglow.codegen.llvm.kernels.conv.row_products import RowsConvKernel
 from quantglow.codegen.llvm.kernels.conv.streamed import MergedConvKernel
 from quantglow.codegen.llvm.kernels.conv.uneven_channels import GatheredConvKernel, SharedConvKernel
-from quantglow.codegen.llvm.kernels.depthwise.channel_kernels import ElementDepthwise, FloatDepthwise, TapDepthwise
+from quantglow.codegen.llvm.kernels.depthwise.channel_kernels import (
+    ElementDepthwise,
+    FloatDepthwise,
+    TapDepthwise,
+)
 from quantglow.codegen.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
 from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, block_choice
 from quantglow.codegen.llvm.kernels.depthwise.window_kernel import WindowDepthwise
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
 
-KERNELS = (ElementDepthwise, WindowDepthwise, TapDepthwise, IntegerDepthwise, FloatDepthwise, PairsConvKernel, TilesConvKernel, MergedConvKernel, RowsConvKernel, GatheredConvKernel, SharedConvKernel, BlockConvKernel, ConvKernel)
+KERNELS = (
+    ElementDepthwise,
+    WindowDepthwise,
+    TapDepthwise,
+    IntegerDepthwise,
+    FloatDepthwise,
+    PairsConvKernel,
+    TilesConvKernel,
+    MergedConvKernel,
+    RowsConvKernel,
+    GatheredConvKernel,
+    SharedConvKernel,
+    BlockConvKernel,
+    ConvKernel,
+)
 """The last one takes every convolution."""
 
-FORMS: dict[str, type[ConvKernel]] = {"pairs": PairsConvKernel, "matrix": TilesConvKernel, "gathered": GatheredConvKernel, "shared": SharedConvKernel, "blocks": BlockConvKernel, "plain": ConvKernel}
+FORMS: dict[str, type[ConvKernel]] = {
+    "pairs": PairsConvKernel,
+    "matrix": TilesConvKernel,
+    "gathered": GatheredConvKernel,
+    "shared": SharedConvKernel,
+    "blocks": BlockConvKernel,
+    "plain": ConvKernel,
+}
 """Forms in the order of preference, see ``KERNELS``."""
 
 FIXED = ("matrix",)
@@ -87,7 +112,7 @@ class ConvForms:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
-        return _modelled_cycles(kernel)
+        return _modeled_cycles(kernel)
 
 
 def kernel_of(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
@@ -144,10 +169,16 @@ def _choice_in(kernel: ConvKernel) -> KernelChoice:
     tile, steps = kernel.tile, kernel.geometry.runs.steps
     same = [u for u in _unrolls(steps) if u == kernel.unroll or steps // u <= 1]
     far = kernel.weights_are_far and form not in FIXED
-    return KernelChoice(form, None if form in FIXED else (tile.rows, tile.columns, tile.vectors), kernel.panels_outer and kernel.all_panels > 1, min(same) if form in UNROLLED else None, kernel.prefetching if far else None)
+    return KernelChoice(
+        form,
+        None if form in FIXED else (tile.rows, tile.columns, tile.vectors),
+        kernel.panels_outer and kernel.all_panels > 1,
+        min(same) if form in UNROLLED else None,
+        kernel.prefetching if far else None,
+    )
 
 
-def _modelled_cycles(kernel: ConvKernel) -> float:
+def _modeled_cycles(kernel: ConvKernel) -> float:
     """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
     if isinstance(kernel, TilesConvKernel):
         return 0.0
@@ -200,7 +231,9 @@ class DepthwiseForms:
         cost = kernel.dot.cost
         return all_cycles(tile, kernel.y.height, kernel.y.width, vectors, kh * kw, cost)
 
-    def _made(self, step: Compute, target: Target, choice: KernelChoice) -> IntegerDepthwise | FloatDepthwise:
+    def _made(
+        self, step: Compute, target: Target, choice: KernelChoice
+    ) -> IntegerDepthwise | FloatDepthwise:
         assert isinstance(step.op, Conv)
         if choice.form == ELEMENTS:
             return ElementDepthwise(step, step.op, target, choice)

@@ -59,7 +59,7 @@ class ConvLoops(ConvPlan):
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)
-            # What the outer loop walks is read once, what the inner one walks once for each of its
+            # The operand of the outer loop is read once, that of the inner one once for each of its
             # rounds: the larger of weights and image should be outside (``ConvPlan.panels_outer``).
             if self.panels_outer:
                 channels = self.locate_channels(outer)

@@ -149,8 +149,8 @@ class FreeTaps:
         scale, half = splat(kind, f32(self.op.scales[self.axis])), splat(kind, f32(0.5))
         if self.op.coordinates == "asymmetric":
             return b.op("fdiv", kind, number, scale)
-        centre = b.op("fadd", kind, number, half)
-        source = b.op("fsub", kind, b.op("fdiv", kind, centre, scale), half)
+        center = b.op("fadd", kind, number, half)
+        source = b.op("fsub", kind, b.op("fdiv", kind, center, scale), half)
         if self.op.coordinates == "half_pixel":
             return source
         single = b.compare(
@@ -359,8 +359,8 @@ class _Resize:
         value = load_lanes(self.b, self.dtype, pointer, self.strides[3], piece)
         if self.dtype.is_float:
             return value
-        centred = vectors.centre(self.b, piece.lanes, value, self.op.x.type.params.zero_point)
-        return vectors.int_to_float(self.b, piece.lanes, centred)
+        centered = vectors.center(self.b, piece.lanes, value, self.op.x.type.params.zero_point)
+        return vectors.int_to_float(self.b, piece.lanes, centered)
 
     def mixed(self, lanes: int, values: Sequence[Value], weights: Sequence[Value]) -> Value:
         b, kind = self.b, vector(lanes, FLOAT)

@@ -36,7 +36,7 @@ from quantglow.support.classes import cached_property
 
 FACTOR_NBYTES = 4
 """Bytes of the bias of a channel, and of its multiplier."""
-NEIGHBOURS = 2
+NEIGHBORS = 2
 """Patches of a tile that share an address."""
 UNROLLED_LINES = 3
 """Larger windows have a loop over their lines: code counts."""
@@ -351,8 +351,8 @@ class WindowDepthwise:
         """A vector of the words of a patch for one channel; the first one stands for those beyond
         the last."""
         b, kind = self.b, vector(self.lanes, I32)
-        pair, which = divmod(index, NEIGHBOURS)
-        room = b.at(room, pair * NEIGHBOURS * self.patch_nbytes)
+        pair, which = divmod(index, NEIGHBORS)
+        room = b.at(room, pair * NEIGHBORS * self.patch_nbytes)
         count = self.axes[1].taps * self.axes[0].words
         words = range(part * self.lanes, (part + 1) * self.lanes)
         offsets = (

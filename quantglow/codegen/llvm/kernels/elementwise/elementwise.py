@@ -14,8 +14,18 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits
 from quantglow.codegen.llvm.kernels.elementwise.row_values import ITEM_NBYTES, RowParts, row_parts
 from quantglow.codegen.llvm.kernels.vector import vectors
-from quantglow.codegen.llvm.kernels.vector.access import interleave_vectors, load_kind, store_results
-from quantglow.codegen.llvm.kernels.vector.loops import LoopAxis, Nest, collapse_axes, emit_row, loops
+from quantglow.codegen.llvm.kernels.vector.access import (
+    interleave_vectors,
+    load_kind,
+    store_results,
+)
+from quantglow.codegen.llvm.kernels.vector.loops import (
+    LoopAxis,
+    Nest,
+    collapse_axes,
+    emit_row,
+    loops,
+)
 from quantglow.codegen.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, ConstantValue, Value, splat, vector
@@ -75,7 +85,9 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     return KernelCall(text, views, nest.items, work, "map")
 
 
-def _kept_parts(b: Builder, target: Target, kept: RowParts, row: LoopAxis, pointers: Sequence[Value]) -> list[Value]:
+def _kept_parts(
+    b: Builder, target: Target, kept: RowParts, row: LoopAxis, pointers: Sequence[Value]
+) -> list[Value]:
     """Compute the parts of rows; where each lies."""
     memories, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
@@ -107,7 +119,10 @@ def _is_long(expression: Expr) -> bool:
 def _unroll(op: Elementwise, planar: bool, target: Target) -> int:
     """Vectors of a step."""
     if planar:
-        mixes = target.isa.permutes_bytes and QuantizedExpression.of(op.expression, op.type.dtype) is not None
+        mixes = (
+            target.isa.permutes_bytes
+            and QuantizedExpression.of(op.expression, op.type.dtype) is not None
+        )
         return 4 if mixes else 1
     if op.expression.size() > 2 * SMALL_EXPRESSION:
         return 1
@@ -120,7 +135,11 @@ def _planes(axes: Sequence[LoopAxis], itemsize: int) -> LoopAxis | None:
     if len(axes) < 2:
         return None
     pixels, channels = axes[-2:]
-    few = not is_free(channels.size) and 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
+    few = (
+        not is_free(channels.size)
+        and 1 < channels.size <= MAX_PLANES
+        and channels.strides[0] == itemsize
+    )
     dense = pixels.strides[0] == channels.size * itemsize
     return channels if few and dense else None
 
@@ -186,7 +205,12 @@ class _ElementwiseBody:
         return self.quantized.packed(self.b, self.target, ints)
 
     def _scalars(self, pointers: Sequence[Value], piece: Piece) -> Scalars:
-        operands = [load_kind(self.b, dtype, pointer, stride, piece) for pointer, stride, dtype in zip(pointers[1:], self.row.strides[1:], self.dtypes, strict=True)]
+        operands = [
+            load_kind(self.b, dtype, pointer, stride, piece)
+            for pointer, stride, dtype in zip(
+                pointers[1:], self.row.strides[1:], self.dtypes, strict=True
+            )
+        ]
         return Scalars(self.b, self.target, piece.lanes, operands, self.dtypes)
 
     def _values(self, pointers: Sequence[Value], piece: Piece) -> Value:
@@ -216,7 +240,9 @@ class _ElementwiseBody:
         target = self.b.at(pointers[0], piece.start * self.row.strides[0])
         self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
 
-    def _mixed_pixels(self, pointers: Sequence[Value], group: Sequence[Piece], planes: LoopAxis) -> None:
+    def _mixed_pixels(
+        self, pointers: Sequence[Value], group: Sequence[Piece], planes: LoopAxis
+    ) -> None:
         """All channels of a vector of pixels, mixed by permutations of bytes."""
         nbytes, count = self.target.vector_nbytes, planes.size
         channels = [self._packed(self._at_channel(pointers, c), group) for c in range(count)]
@@ -225,7 +251,9 @@ class _ElementwiseBody:
             elements = [divmod(part * nbytes + i, count) for i in range(nbytes)]
             mixed = channels[0]
             for channel in range(1, count):
-                order = [self._mixed_place(i, *element, channel) for i, element in enumerate(elements)]
+                order = [
+                    self._mixed_place(i, *element, channel) for i, element in enumerate(elements)
+                ]
                 mixed = self.b.shuffle(kind, mixed, channels[channel], order)
             at = group[0].start * self.row.strides[0] + part * nbytes
             self.b.store(kind, mixed, self.b.at(pointers[0], at))
@@ -259,7 +287,27 @@ class QuantizedExpression:
     def of(expression: Expr, dtype: DType) -> QuantizedExpression | None:
         """The parts of what ``expression.quantize`` made, None for other expressions."""
         match expression:
-            case Expr(op="iadd", args=(Expr(op="int", args=(Expr(op="fmin", args=(Expr(op="fmax", args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low)), Expr(op="f") as high)),)), Expr(op="i") as zero)) if dtype in _BYTES:
+            case Expr(
+                op="iadd",
+                args=(
+                    Expr(
+                        op="int",
+                        args=(
+                            Expr(
+                                op="fmin",
+                                args=(
+                                    Expr(
+                                        op="fmax",
+                                        args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low),
+                                    ),
+                                    Expr(op="f") as high,
+                                ),
+                            ),
+                        ),
+                    ),
+                    Expr(op="i") as zero,
+                ),
+            ) if dtype in _BYTES:
                 bounds = (int(low.value + zero.value), int(high.value + zero.value))
                 inside = dtype.limits[0] <= bounds[0] <= bounds[1] <= dtype.limits[1]
                 quantized = QuantizedExpression(steps, *bounds, int(zero.value), dtype)
@@ -302,7 +350,9 @@ class QuantizedExpression:
 
 def _fits_int32(expression: Expr, operands: Sequence[DType]) -> bool:
     """Whether the operands' types prove that the steps of a quantized result fit int32."""
-    quantized = QuantizedExpression.of(expression, DType.U8) or QuantizedExpression.of(expression, DType.I8)
+    quantized = QuantizedExpression.of(expression, DType.U8) or QuantizedExpression.of(
+        expression, DType.I8
+    )
     return quantized is not None and value_range(quantized.steps, operands) is not None
 
 
@@ -351,4 +401,15 @@ def _lesser(x: Range, y: Range) -> Range:
     return (min(x[0], y[0]), min(x[1], y[1]))
 
 
-_RANGES: dict[str, Callable[..., Range]] = {FLOAT: lambda x: x, "int": lambda x: x, "iadd": _sums, "add": _sums, "isub": _differences, "sub": _differences, "imul": _products, "mul": _products, "max": _greater, "min": _lesser}
+_RANGES: dict[str, Callable[..., Range]] = {
+    FLOAT: lambda x: x,
+    "int": lambda x: x,
+    "iadd": _sums,
+    "add": _sums,
+    "isub": _differences,
+    "sub": _differences,
+    "imul": _products,
+    "mul": _products,
+    "max": _greater,
+    "min": _lesser,
+}

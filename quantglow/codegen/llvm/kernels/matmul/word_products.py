@@ -17,7 +17,7 @@ from quantglow.ir.program.program import View
 from quantglow.ir.symbolic.size import is_free, likely, surely_divides
 from quantglow.ir.types import DType
 
-MOST_ROWS, CENTRED_NBYTES = 8, 64 * 1024
+MOST_ROWS, CENTERED_NBYTES = 8, 64 * 1024
 """Centered rows lie on the stack, too: a tile has more than these only if they have few bytes."""
 
 
@@ -73,7 +73,7 @@ class WordProduct(IntegerProduct):
 
     @property
     def possible_tiles(self) -> list[Tile]:
-        most_rows = max(MOST_ROWS, CENTRED_NBYTES // self.row_nbytes)
+        most_rows = max(MOST_ROWS, CENTERED_NBYTES // self.row_nbytes)
         tiles = super().possible_tiles
         return [t for t in tiles if t.vectors <= self.fitting and t.rows <= most_rows]
 
@@ -84,7 +84,7 @@ class WordProduct(IntegerProduct):
 
     def prepare(self) -> None:
         self.packed = self.memory(self.pairs * self.panel * self.target.vector_nbytes)
-        self.centred = self.memory(self.tile_rows * self.row_nbytes)
+        self.centered = self.memory(self.tile_rows * self.row_nbytes)
 
     # -- packing
 
@@ -127,12 +127,12 @@ class WordProduct(IntegerProduct):
         zero_point = view.type.params.zero_point
         return b.op("sub", kind, wide, splat(kind, str(zero_point))) if zero_point else wide
 
-    def centre_rows(self, rows: int, x: Value) -> None:
+    def center_rows(self, rows: int, x: Value) -> None:
         """Rows of x in 16 bits; an odd last element is paired with zero."""
         b, lanes, itemsize = self.b, self.lanes, self.x.type.dtype.nbytes
         for row in range(rows):
             source = self.row_at(x, row, self.strides(self.x)[1])
-            target = self.row_at(self.centred, row, self.row_nbytes)
+            target = self.row_at(self.centered, row, self.row_nbytes)
             whole = self.depth - self.depth % lanes
             with b.loop(0, whole, lanes) as index:
                 words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
@@ -159,13 +159,13 @@ class WordProduct(IntegerProduct):
         self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[PanelColumns]
     ) -> None:
         b, lanes = self.b, self.lanes
-        self.centre_rows(rows, x)
+        self.center_rows(rows, x)
         kind, words = vector(lanes, I32), vector(2 * lanes, I16)
         loop = b.begin_loop(self.pairs, [(kind, splat(kind, "0"))] * (rows * len(panel)))
         nbytes = self.target.vector_nbytes
         at_y = b.at(self.packed, b.mul(loop.index, len(panel) * nbytes))
         right = [b.load(words, b.at(at_y, i * nbytes), align=16) for i in range(len(panel))]
-        at_x = b.at(self.centred, b.mul(loop.index, 4))
+        at_x = b.at(self.centered, b.mul(loop.index, 4))
         sums: list[Value] = []
         for row in range(rows):
             pair = b.load(I32, self.row_at(at_x, row, self.row_nbytes), align=2)

@@ -224,8 +224,8 @@ class ReduceKernel:
         kind = vector(lanes, FLOAT)
         if op.out is None:
             return b.op("fdiv", kind, total, self._count(op, lanes))
-        centred = self._centred(op, lanes, total)
-        real = vectors.int_to_float(b, lanes, centred)
+        centered = self._centered(op, lanes, total)
+        real = vectors.int_to_float(b, lanes, centered)
         steps = b.op("fmul", kind, real, self._scale(op, lanes))
         limits, zero_point = op.out.dtype.limits, op.type.params.zero_point
         return vectors.quantize_steps(b, self.target, lanes, steps, *limits, zero_point)
@@ -237,11 +237,11 @@ class ReduceKernel:
         count = self.b.cast("sitofp", self.b.index, str(op.count), FLOAT)
         return self.b.broadcast(lanes, FLOAT, count)
 
-    def _centred(self, op: ReduceMean, lanes: int, total: Value) -> Value:
+    def _centered(self, op: ReduceMean, lanes: int, total: Value) -> Value:
         """A sum without the zero points in it."""
         b, zero_points = self.b, op.count * op.x.type.params.zero_point
         if not is_free(zero_points):
-            return vectors.centre(b, lanes, total, zero_points)
+            return vectors.center(b, lanes, total, zero_points)
         narrow = b.as_int(str(zero_points))
         return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, I32, narrow))
 

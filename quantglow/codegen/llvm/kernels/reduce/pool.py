@@ -316,8 +316,8 @@ class _PoolKernel:
         if pool.out is None:
             return b.op("fdiv", kind, total, self._scale(lanes, position))
         ints = vector(lanes, I32)
-        centred = b.op("sub", ints, total, self._correction(lanes, position))
-        real = vectors.int_to_float(b, lanes, centred)
+        centered = b.op("sub", ints, total, self._correction(lanes, position))
+        real = vectors.int_to_float(b, lanes, centered)
         steps = b.op("fmul", kind, real, self._scale(lanes, position))
         limits = pool.out.dtype.limits
         zero_point = pool.type.params.zero_point

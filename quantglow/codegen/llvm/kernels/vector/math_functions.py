@@ -168,7 +168,7 @@ def _exp_tail(
         r = b.op("fadd", kind, r, correction)
     square = b.op("fmul", kind, r, r)
     tail = b.op("fmul", kind, square, polynomial(b, kind, r, _EXP))
-    exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
+    exponent = vectors.center(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
     return b.op("fadd", kind, r, tail), exponent
 
 
@@ -203,7 +203,7 @@ def _log_parts(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
     """The int32 n and f of a normal x = 2^n (1 + f), 1 + f from sqrt(1/2) to sqrt(2)."""
     kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
     pattern = vectors.bits(b, lanes, x)
-    exponent = vectors.centre(b, lanes, pattern, _SQRT_HALF_BITS)
+    exponent = vectors.center(b, lanes, pattern, _SQRT_HALF_BITS)
     exponent = b.op("ashr", ints, exponent, splat(ints, "23"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "23")))
     return exponent, plus(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)

@@ -203,7 +203,7 @@ def in_order(b: Builder, isa: InstructionSet, packed: Value) -> Value:
     return b.cast("bitcast", i32, b.shuffle(i32, mixed, "poison", order), i8)
 
 
-def centre(b: Builder, lanes: int, value: Value, zero_point: int) -> Value:
+def center(b: Builder, lanes: int, value: Value, zero_point: int) -> Value:
     """int32 lanes minus a zero point."""
     if not zero_point:
         return value
@@ -213,7 +213,7 @@ def centre(b: Builder, lanes: int, value: Value, zero_point: int) -> Value:
 
 def add_constant(b: Builder, lanes: int, value: Value, constant: int) -> Value:
     """int32 lanes plus a constant."""
-    return centre(b, lanes, value, -constant)
+    return center(b, lanes, value, -constant)
 
 
 # -- float
