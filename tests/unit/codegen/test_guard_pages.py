@@ -49,8 +49,10 @@ def parts(number: int, target: str) -> Iterator[Any]:
         yield pytest.param(case[0], target, case[1], marks=marks)
 
 
-@pytest.mark.parametrize(("target", "part"), [value for t in TARGETS for value in parts(t)])
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    ("module", "target", "part"),
+    [case for number, target in enumerate(TARGETS) for case in parts(number, target)],
+)
 def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
     done = child("-m", f"tests.unit.codegen.{module}", target, str(part), str(PARTS))
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]
