@@ -30,7 +30,7 @@ import numpy as np
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.export.bundle.exporter import emit
-from quantglow.export.bundle.object_file import StackUse
+from quantglow.export.bundle.object_tables import StackUse
 from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
 from quantglow.runtime.saved import saving

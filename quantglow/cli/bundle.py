@@ -36,7 +36,7 @@ from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import BundleOptions
-from quantglow.export.bundle.object_file import MOST_VLEN
+from quantglow.export.bundle.object_tables import MOST_VLEN
 from quantglow.report.report import ReportView
 from quantglow.report.tables import ReportTable, Tabular, nbytes_text, number
 from quantglow.runtime.compiled import CompiledModel

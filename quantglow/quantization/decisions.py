@@ -33,12 +33,11 @@ from quantglow.quantization.converter import Converter
 from quantglow.quantization.equalize.equalization import Factors, rescale, unscalable
 from quantglow.quantization.equalize.input_grid import Grids, align_inputs
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan.body_plans import with_bodies
 from quantglow.quantization.plan.eligibility import ineligibility
 from quantglow.quantization.plan.int16 import reader_ineligibility
 from quantglow.quantization.plan.network_ends import PRODUCTS
 from quantglow.quantization.plan.params import activation_element
-from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.plan.plan import Plan, with_bodies
 from quantglow.quantization.plan.tensor_ranges import calibrated_element, masked_values
 from quantglow.quantization.rules import Operands
 from quantglow.quantization.search.trials import Candidate

@@ -21,9 +21,8 @@ from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverr
 from quantglow.quantization.converter import Converter
 from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.options import FAST, QuantizationConfig
-from quantglow.quantization.plan.body_plans import with_bodies
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
-from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.plan.plan import Plan, make_plan, with_bodies
 from quantglow.quantization.plan.tensor_ranges import calibrated_element
 from quantglow.quantization.rounding import Reservoir, RoundingCache, capacity, round_layers
 from quantglow.quantization.rounding.layerwise import Begin

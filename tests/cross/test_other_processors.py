@@ -10,7 +10,7 @@ import pytest
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.codegen.llvm.values import FLOAT, I32, vector
-from quantglow.export.bundle.object_file import object_file
+from quantglow.export.bundle.object_tables import object_file
 from quantglow.export.bundle.program_object import CALLS
 from quantglow.interpreter import interpret
 from quantglow.runtime.saved import saving

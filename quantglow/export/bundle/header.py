@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quantglow.export.bundle.constants import ABI
 from quantglow.export.bundle.contents import BundleTensor, Contents
-from quantglow.export.bundle.object_file import MOST_VLEN
+from quantglow.export.bundle.object_tables import MOST_VLEN
 from quantglow.export.bundle.run_functions import (
     MISALIGNED,
     NULL,

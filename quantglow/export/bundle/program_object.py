@@ -22,7 +22,7 @@ from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import LevelChoice, Requirement, Target
 from quantglow.codegen.llvm.values import I32, I64, PTR, Value, vector
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weight_blocks
-from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
+from quantglow.export.bundle.object_tables import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
 from quantglow.export.bundle.run_functions import UNSUPPORTED, PartFunction, RunFunction
 from quantglow.export.bundle.shared_kernels import with_shared_kernels

@@ -34,7 +34,7 @@ from quantglow.ir.ops import (
 )
 from quantglow.profiling.specials import brought
 from quantglow.quantization.plan.fourier_transforms import is_fourier, transforms
-from quantglow.quantization.plan.parameter_groups import UnionFind
+from quantglow.quantization.plan.params import UnionFind
 from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)

@@ -4,25 +4,35 @@ A rule maps a draft of the plan to operators and reasons.  First come what the u
 control ask for, then what int8 cannot represent, then what it would hurt.  The last rules look at
 the operators that are int8 until then: at divisors, and at groups that are not worth their
 conversions.
+
+Draft of a plan: the facts that decide which operators stay float, and the reasons so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from quantglow.interpreter.branches import in_branches
+from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Log, Loop, Softmax
 from quantglow.ir.ops.binary import Binary
-from quantglow.profiling.specials import describe_specials
+from quantglow.profiling import Profile, Range
+from quantglow.profiling.specials import Specials, describe_specials
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan import float_heuristics as heuristics
-from quantglow.quantization.plan.draft import FloatRule, PlanDraft
 from quantglow.quantization.plan.eligibility import divisors, ineligibility, normalizations
-from quantglow.quantization.plan.network_ends import copies, head, preparation, tail
-from quantglow.quantization.plan.parameter_groups import UnionFind
+from quantglow.quantization.plan.network_ends import byte_ranges, copies, head, preparation, tail
+from quantglow.quantization.plan.params import UnionFind
 from quantglow.quantization.plan.scope import excluded_nodes
-from quantglow.quantization.plan.tensor_ranges import LARGE
+from quantglow.quantization.plan.tensor_ranges import (
+    LARGE,
+    masked_values,
+    special_values,
+    tensor_ranges,
+)
 
 OVERRIDDEN = "int8 would lose more accuracy than max_drop allows"
 UNTAKEN = "no calibration sample took this branch"
@@ -263,3 +273,60 @@ FLOAT_RULES: tuple[FloatRule, ...] = (
 """The reasons of an earlier rule win.  ``narrow_parts``, ``conditions`` and the rules from
 ``small_divisors`` on read which operators are float already, so they come after the others;
 ``unprofitable_groups`` is last because each other rule may leave a group without its products."""
+
+
+@dataclass(frozen=True)
+class PlanDraft:
+    """Facts about a float graph, and the operators that stay float so far.
+
+    ranges       range of every value that has one; values without one are never int8
+    byte_ranges  those of floats that are bytes, see ``network_ends.byte_ranges``
+    special      values that may be infinite or NaN
+    masked       values that may be infinite, NaN or a number that stands for an infinity
+    to_float     names of operators that accuracy control keeps in float
+    reasons      float operator -> why it is float
+    """
+
+    graph: Graph
+    profile: Profile
+    config: QuantizationConfig
+    ranges: Mapping[Node, Range]
+    byte_ranges: Mapping[Node, Range]
+    special: Mapping[Node, Specials]
+    masked: Mapping[Node, Specials]
+    to_float: Collection[str] = ()
+    reasons: Mapping[Node, str] = field(default_factory=dict)
+
+    @property
+    def floats(self) -> Set[Node]:
+        """The operators that stay float so far."""
+        return self.reasons.keys()
+
+    def apply(self, rule: FloatRule) -> PlanDraft:
+        """The draft with the operators that a rule keeps in float.  A reason that an operator has
+        already stays: rules come in the order in which their reasons matter to a user.
+        """
+        reasons = dict(self.reasons)
+        for node, reason in rule(self).items():
+            reasons.setdefault(node, reason)
+        return replace(self, reasons=reasons)
+
+
+FloatRule = Callable[[PlanDraft], Mapping[Node, str]]
+"""Operators that stay float -> the reason.  It may name operators that are float already."""
+
+
+def make_draft(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    chosen: Mapping[str, Range] | None = None,
+    to_float: Collection[str] = (),
+) -> PlanDraft:
+    """The draft before any rule; the arguments as for ``plan.make_plan``."""
+    ranges = tensor_ranges(graph, profile, config)
+    ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
+    bytes_of = byte_ranges(graph)
+    ranges |= {node: values for node, values in bytes_of.items() if node in ranges}
+    special, masked = special_values(graph, profile), masked_values(graph, profile)
+    return PlanDraft(graph, profile, config, ranges, bytes_of, special, masked, to_float)

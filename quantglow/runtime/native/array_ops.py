@@ -18,6 +18,7 @@ from quantglow.codegen.llvm.array_kernels.convolution import (
     tile_pixels,
 )
 from quantglow.codegen.llvm.array_kernels.elements import (
+    FLOAT_NBYTES,
     energies,
     integers,
     integers_with_residual,
@@ -27,7 +28,6 @@ from quantglow.codegen.llvm.array_kernels.elements import (
     rounded_reals,
     rounding_errors,
 )
-from quantglow.codegen.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.codegen.llvm.array_kernels.statistics import (
     PART,
     SIDE,

@@ -11,8 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantglow.codegen.llvm.isa.x86.levels import AMX
-from quantglow.codegen.llvm.kernels.conv.tile_blocks import TileBlock, TileBlocks, row_positions
-from quantglow.codegen.llvm.kernels.conv.tile_plan import TilesPlan, even_share
+from quantglow.codegen.llvm.kernels.conv.tile_plan import (
+    TileBlock,
+    TileBlocks,
+    TilesPlan,
+    even_share,
+    row_positions,
+)
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute

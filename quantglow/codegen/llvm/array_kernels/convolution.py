@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.codegen.llvm.array_kernels.operands import (
+from quantglow.codegen.llvm.array_kernels.elements import (
     FLOAT_NBYTES,
     POINTER_NBYTES,
     Vectors,

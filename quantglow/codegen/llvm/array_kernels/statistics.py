@@ -8,7 +8,7 @@ registers, and the sums added to float64.  Sums of integers below 256 are exact.
 
 from __future__ import annotations
 
-from quantglow.codegen.llvm.array_kernels.operands import (
+from quantglow.codegen.llvm.array_kernels.elements import (
     FLOAT_NBYTES,
     POINTER_NBYTES,
     Vectors,

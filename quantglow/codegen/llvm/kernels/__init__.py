@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.kernels.data_movement import copy, indexing, resize
 from quantglow.codegen.llvm.kernels.elementwise import elementwise, row_loops, table
 from quantglow.codegen.llvm.kernels.matmul import forms as product_forms
 from quantglow.codegen.llvm.kernels.matmul import groupwise_products
-from quantglow.codegen.llvm.kernels.reduce import pool, reduce, softmax
+from quantglow.codegen.llvm.kernels.reduce import pool, reduce
 from quantglow.codegen.llvm.kernels.tunable import tuned_kernel
 from quantglow.ir.program.program import Compute, Instruction
 from quantglow.support.errors import BackendError

@@ -8,8 +8,7 @@ import pytest
 
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import level_target
-from quantglow.export.bundle.object_file import object_file
-from quantglow.export.bundle.object_tables import object_facts
+from quantglow.export.bundle.object_tables import object_facts, object_file
 
 TEXT = """
 declare float @llvm.sin.f32(float)

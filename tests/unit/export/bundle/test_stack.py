@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.export.bundle.object_file import MOST_VLEN, StackUse, parse_frames
+from quantglow.export.bundle.object_tables import MOST_VLEN, StackUse, parse_frames
 
 REPORT = """
 warning: <unknown>:0:0: stack frame size (1408) exceeds limit (0) in function 'net_kernel4'

@@ -11,8 +11,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.profiling import profile
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan import float_rules
-from quantglow.quantization.plan.draft import PlanDraft, make_draft
-from quantglow.quantization.plan.float_rules import FLOAT_RULES
+from quantglow.quantization.plan.float_rules import FLOAT_RULES, PlanDraft, make_draft
 from quantglow.quantization.plan.plan import make_plan
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 

@@ -25,8 +25,13 @@ from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.isa.interface import LINE_NBYTES
 from quantglow.codegen.llvm.kernels.contraction.geometry import ImageLayout
 from quantglow.codegen.llvm.kernels.conv.loops import TilePointers
-from quantglow.codegen.llvm.kernels.conv.tile_blocks import BlockGrid, Pixel, TileBlock
-from quantglow.codegen.llvm.kernels.conv.tile_plan import Pass, TilesPlan
+from quantglow.codegen.llvm.kernels.conv.tile_plan import (
+    BlockGrid,
+    Pass,
+    Pixel,
+    TileBlock,
+    TilesPlan,
+)
 from quantglow.codegen.llvm.values import Operand, Value
 
 MOST_UNROLLED = 80
