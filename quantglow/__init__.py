@@ -45,9 +45,13 @@ if TYPE_CHECKING:
     from quantglow.api.bisect import bisect
     from quantglow.api.compare import compare
     from quantglow.api.compile import compile
+    from quantglow.api.diagnose import diagnose
+    from quantglow.api.import_model import import_model
+    from quantglow.api.interpret import interpret
     from quantglow.api.load import load
+    from quantglow.api.profile import profile
+    from quantglow.api.quantize import quantize
     from quantglow.api.quantize_and_compile import quantize_and_compile
-    from quantglow.api.stages import diagnose, import_model, interpret, profile, quantize
     from quantglow.evaluation.diagnosis import Diagnosis
     from quantglow.evaluation.report import Report
     from quantglow.ir.graph.graph import Graph
@@ -70,7 +74,7 @@ _PLACES = {
     "IgnoredScope": "quantglow.quantization.options",
     "InferQueue": "quantglow.runtime.serving.infer_queue",
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
-    "Diagnosis": "quantglow.evaluation.report",
+    "Diagnosis": "quantglow.evaluation.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.quantization.options",
@@ -79,12 +83,12 @@ _PLACES = {
     "bisect": "quantglow.api.bisect",
     "compare": "quantglow.api.compare",
     "compile": "quantglow.api.compile",
-    "diagnose": "quantglow.api.stages",
-    "import_model": "quantglow.api.stages",
-    "interpret": "quantglow.api.stages",
+    "diagnose": "quantglow.api.diagnose",
+    "import_model": "quantglow.api.import_model",
+    "interpret": "quantglow.api.interpret",
     "load": "quantglow.api.load",
-    "profile": "quantglow.api.stages",
-    "quantize": "quantglow.api.stages",
+    "profile": "quantglow.api.profile",
+    "quantize": "quantglow.api.quantize",
     "quantize_and_compile": "quantglow.api.quantize_and_compile",
     "tracing": "quantglow.support.timeline",
 }

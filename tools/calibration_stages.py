@@ -23,8 +23,8 @@ import numpy as np
 
 import quantglow as qg
 from quantglow import interpreter
+from quantglow.api.import_model import open_float_graph
 from quantglow.api.pipeline.request import computing
-from quantglow.api.stages import open_float_graph
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.profiling import Profile

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.api import stages
+from quantglow.api.import_model import import_model
 from quantglow.api.models import families as models
 from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.ir.graph.graph import Graph
@@ -112,7 +112,7 @@ def imported(case: Any, known: Sequence[str]) -> Graph | None:
     Further results, such as the mean of a normalization, are for training.
     """
     try:
-        graph = stages.import_model(with_known(case, known), fallback=False)
+        graph = import_model(with_known(case, known), fallback=False)
         graph = replace(graph, outputs=graph.outputs[:1])
         return graph if models.is_quantized(graph) else passes.optimize(graph)
     except UnsupportedOpError as error:

@@ -80,7 +80,7 @@ def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
 
 UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
 UNFUSED = tuple(name for name in EQUALIZATIONS if name != "fuse-functions")
-_OURS = ("quantglow.api.stages",)
+_OURS = ("quantglow.api.quantize_and_compile",)
 _ORT = ("onnxruntime.quantization",)
 _NNCF = ("openvino", "nncf")
 QUANTIZERS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.api import stages
+from quantglow.api.import_model import import_model, open_float_graph
 from quantglow.api.quantize_and_compile import quantize_under
 from quantglow.cli.arguments import option_flags
 from quantglow.cli.files import check_writable
@@ -103,7 +103,7 @@ def prepare(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
     if not os.path.isfile(recipe.model):
         hint = f" Remedy: {recipe.obtain}" if recipe.obtain else ""
         raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
-    graph = stages.open_float_graph(stages.import_model(recipe.model, recipe.input_shapes or None))
+    graph = open_float_graph(import_model(recipe.model, recipe.input_shapes or None))
     images, _ = load_images(recipe.calibration, recipe.steps)
     return graph, _feeds_of_images(graph, images)
 

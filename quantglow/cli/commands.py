@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.api import stages
+from quantglow.api import profile as profiling
 from quantglow.api.load import LoadArguments
 from quantglow.api.pipeline.request import QuantizationArguments
 from quantglow.api.quantize_and_compile import quantize_and_compile
@@ -81,7 +81,7 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
     check_onnx(options.model)
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
-    result = stages.profile(
+    result = profiling.profile(
         options.model,
         open_samples(options),
         subset_size=options.subset_size,

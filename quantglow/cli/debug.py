@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.api import stages
+from quantglow.api.diagnose import diagnose
 from quantglow.cli.arguments import (
     calibration_arguments,
     model_argument,
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     if options.output:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
-    diagnosis = stages.diagnose(
+    diagnosis = diagnose(
         options.model,
         open_samples(options),
         parse_config(options),

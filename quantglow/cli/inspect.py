@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 
 from rich.console import Console
 
-from quantglow.api import stages
 from quantglow.api.compile import compile as compile_model
+from quantglow.api.import_model import import_model, open_float_graph
 from quantglow.api.models.families import is_quantized, with_steps
 from quantglow.api.pipeline.calibration import calibrate
 from quantglow.api.pipeline.quantization import prepare_quantization, quantize_cases
@@ -163,10 +163,10 @@ def _open_graph(options: argparse.Namespace) -> Graph:
         model = with_steps(options.model, **parse_steps(options))
         source = import_request(model, open_samples(options), parse_shapes(options))
         return quantize_cases(prepare_quantization(calibrate(source, request), request)).main.graph
-    graph = stages.import_model(options.model, parse_shapes(options), **parse_steps(options))
+    graph = import_model(options.model, parse_shapes(options), **parse_steps(options))
     if options.stage == "imported" or is_quantized(graph):
         return graph
-    return stages.open_float_graph(graph)
+    return open_float_graph(graph)
 
 
 def _saved_graph(path: str) -> Graph:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from quantglow.api import stages
 from quantglow.api.bisect import Bisection, bisect
+from quantglow.api.import_model import import_model
 from quantglow.cli.arguments import steps_arguments
 from quantglow.cli.files import check_onnx
 from quantglow.cli.steps import parse_steps, step_words
@@ -152,7 +152,7 @@ def _optimize_text(options: argparse.Namespace) -> str:
     """The text of the graph or program after the passes that ``options`` name."""
     most = integer("max_elements", options.max_elements)
     if Path(options.text).suffix == ".onnx":
-        graph = stages.import_model(options.text, **parse_steps(options))
+        graph = import_model(options.text, **parse_steps(options))
         return _optimize_graph(graph, options.passes, most, options.verify)
     if step_words(options):
         raise OptionError(

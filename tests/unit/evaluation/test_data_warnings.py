@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.api.import_model import open_float_graph
 from quantglow.api.pipeline.samples import hash_feeds
-from quantglow.api.stages import open_float_graph
 from quantglow.cli.demo import EXAMPLES, Example, mnist
 from quantglow.evaluation.accuracy import UNSEEN, OutputAccuracy
 from quantglow.evaluation.sample_checks import SampleChecks, unlike_training

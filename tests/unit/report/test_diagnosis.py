@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.api.stages import open_float_graph
+from quantglow.api.import_model import open_float_graph
 from quantglow.evaluation.accuracy import worst
 from quantglow.evaluation.layer_speed import LayerSpeed
 from quantglow.evaluation.layers import consequences, sensitivities

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.api.stages import open_float_graph
+from quantglow.api.import_model import open_float_graph
 from quantglow.evaluation.layers import local_sums, values_by_name
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.interpreter import interpret

@@ -129,9 +129,9 @@ class Deadly(ClusterRuns):
 def test_workers_that_die_lose_nothing(
     client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quantglow.api import stages
+    from quantglow.api import quantize
 
-    monkeypatch.setattr(stages, "ClusterRuns", Deadly)
+    monkeypatch.setattr(quantize, "ClusterRuns", Deadly)
     quantized = qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
     assert len(set(Deadly.deaths)) >= 2
     assert_equal(quantized, expected_graph)
@@ -153,9 +153,9 @@ class Wandering(ClusterRuns):
 def test_runs_that_missed_a_layer_begin_again(
     client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quantglow.api import stages
+    from quantglow.api import quantize
 
-    monkeypatch.setattr(stages, "ClusterRuns", Wandering)
+    monkeypatch.setattr(quantize, "ClusterRuns", Wandering)
     assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), expected_graph)
 
 
