@@ -19,7 +19,7 @@ from quantglow.evaluation.baselines.latency import OURS, Contender, compare_late
 from quantglow.evaluation.baselines.quantizers import (
     FLOAT,
     PEER_QUANTIZERS,
-    PeerQuantizer,
+    BaselineQuantizer,
     QuantizerComparison,
     QuantizerFigures,
     file_nbytes,
@@ -142,7 +142,7 @@ def compare(
     calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
     them; a note says where onnxruntime is more exact with a session option.
     """
-    peers = [_peer_named(name) for name in strings(quantizers, "quantizers")]
+    baselines = [_baseline_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
     seconds = positive("seconds", seconds)
     subset_size, seed = count("subset_size", subset_size), integer("seed", seed, 0)
@@ -170,18 +170,18 @@ def compare(
         with step("the float model runs"):
             checked = _check_by_float(path, compiled, split.checked)
         rows = [_float_row(path), _our_row(compiled, source.family, checked, Path(folder))]
-        for peer in peers:
-            with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
-                rows.append(_peer_row(peer, path, split.calibration, checked, limit))
+        for baseline in baselines:
+            with step(f"{baseline.name} quantizes, {peer_minutes:g} minutes at most"):
+                rows.append(_baseline_row(baseline, path, split.calibration, checked, limit))
         with step("latencies are measured"):
             rows = _with_latencies(
-                of_one_mechanism(rows), peers, path, compiled, split.checked[0], seconds
+                of_one_mechanism(rows), baselines, path, compiled, split.checked[0], seconds
             )
     samples = len(split.checked)
     return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 
 
-def _peer_named(name: str) -> PeerQuantizer:
+def _baseline_named(name: str) -> BaselineQuantizer:
     """A quantizer by its name.  Raises ``OptionError``."""
     if name not in PEER_QUANTIZERS:
         raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
@@ -247,23 +247,27 @@ def _with_our_logits(
     return report_with_logits(outputs, graph, layers)
 
 
-def _peer_row(
-    peer: PeerQuantizer, source: Path, samples: Sequence[Feeds], checked: Checked, limit: float
+def _baseline_row(
+    baseline: BaselineQuantizer,
+    source: Path,
+    samples: Sequence[Feeds],
+    checked: Checked,
+    limit: float,
 ) -> QuantizerFigures:
     """The row of another quantizer, without its latency; with the reason if it fails."""
-    target = _peer_path(peer, source)
+    target = _baseline_path(baseline, source)
     try:
-        spent = peer.quantize(source, target, samples, limit)
-        results = peer.run(target, checked.samples, limit)
-        figures = QuantizerFigures(peer.name, outputs=checked.outputs(results))
-        if peer.exact_options is not None:
-            exact = peer.run(target, checked.samples, limit, is_exact=True)
+        spent = baseline.quantize(source, target, samples, limit)
+        results = baseline.run(target, checked.samples, limit)
+        figures = QuantizerFigures(baseline.name, outputs=checked.outputs(results))
+        if baseline.exact_options is not None:
+            exact = baseline.run(target, checked.samples, limit, is_exact=True)
             if not same(results, exact):
                 figures = replace(figures, exact_outputs=checked.outputs(exact))
     except IsolationError as error:
-        return QuantizerFigures(peer.name, reason=failure_reason(error, peer.packages))
+        return QuantizerFigures(baseline.name, reason=failure_reason(error, baseline.packages))
     except ValueError as error:
-        return QuantizerFigures(peer.name, reason=f"its outputs differ in shape: {error}")
+        return QuantizerFigures(baseline.name, reason=f"its outputs differ in shape: {error}")
     return replace(figures, nbytes=file_nbytes(target), calibration_seconds=spent)
 
 
@@ -273,24 +277,27 @@ def same(one: Outputs, other: Outputs) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def _peer_path(peer: PeerQuantizer, source: Path) -> Path:
+def _baseline_path(baseline: BaselineQuantizer, source: Path) -> Path:
     """The file of a quantizer's model."""
-    return source.parent / f"{peer.name}{peer.suffix}"
+    return source.parent / f"{baseline.name}{baseline.suffix}"
 
 
 def _with_latencies(
     rows: Sequence[QuantizerFigures],
-    peers: Sequence[PeerQuantizer],
+    baselines: Sequence[BaselineQuantizer],
     source: Path,
     compiled: CompiledModel | FallbackModel,
     feeds: Feeds,
     seconds: float,
 ) -> list[QuantizerFigures]:
     """The rows with latencies of the models that ran."""
-    ran = [peer for peer, row in zip(peers, rows[2:], strict=True) if not row.reason]
+    ran = [baseline for baseline, row in zip(baselines, rows[2:], strict=True) if not row.reason]
     contenders = [
         Contender(FLOAT, "onnxruntime", str(source)),
-        *(Contender(peer.name, peer.runtime, str(_peer_path(peer, source))) for peer in ran),
+        *(
+            Contender(baseline.name, baseline.runtime, str(_baseline_path(baseline, source)))
+            for baseline in ran
+        ),
     ]
     run: Callable[[Any], object] = lambda feeds: compiled.run(None, feeds)  # noqa: E731
     latencies = compare_latency(run, feeds, contenders, compiled.num_threads, seconds)

@@ -110,10 +110,10 @@ class LatencyComparison:
     def verdict(self) -> str:
         """A sentence about the fastest of the others."""
         ours, *others = self.latencies
-        ran = [peer for peer in others if not peer.reason]
+        ran = [baseline for baseline in others if not baseline.reason]
         if not ran:
             return "no other runtime ran the model"
-        best = min(ran, key=lambda peer: peer.median)
+        best = min(ran, key=lambda baseline: baseline.median)
         ratio = best.median / ours.median
         if ratio >= 1:
             return f"{OURS} is {ratio:.2f} times as fast as {best.runtime}"

@@ -82,20 +82,22 @@ def compare_latency(
     facts = {"names": list(feeds), "threads": threads, "seconds": seconds / rounds}
     for _ in range(rounds):
         ours.seconds += call_latencies(lambda: run(feeds), seconds / rounds)
-        for peer, each in zip(others, contenders, strict=True):
-            if not peer.reason:
-                measure(peer, each.runtime, list(feeds.values()), {"path": each.path, **facts})
+        for baseline, each in zip(others, contenders, strict=True):
+            if not baseline.reason:
+                measure(baseline, each.runtime, list(feeds.values()), {"path": each.path, **facts})
     return [ours, *others]
 
 
-def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
+def measure(
+    baseline: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping[str, Any]
+) -> None:
     """Add a round of a runtime, or the reason why it does not run."""
     limit = LOADING_SECONDS + facts["seconds"]
     try:
         (times,) = call_isolated(PLACES[runtime], arrays, facts, seconds=limit)
-        peer.seconds += times.tolist()
+        baseline.seconds += times.tolist()
     except IsolationError as error:
-        peer.reason = failure_reason(error, runtime)
+        baseline.reason = failure_reason(error, runtime)
 
 
 def failure_reason(error: IsolationError, packages: str) -> str:

@@ -24,7 +24,7 @@ FLOAT = "onnxruntime float"
 
 
 @dataclass(frozen=True)
-class PeerQuantizer:
+class BaselineQuantizer:
     """A quantizer and the runtime of its models.
 
     ``place`` quantizes and ``outputs`` runs, each in a child; ``packages`` are for pip; ``suffix``
@@ -73,9 +73,9 @@ class PeerQuantizer:
         return group_outputs(arrays, len(samples))
 
 
-def by_onnxruntime(method: str) -> PeerQuantizer:
+def by_onnxruntime(method: str) -> BaselineQuantizer:
     """onnxruntime's static quantizer with one of its calibrators."""
-    return PeerQuantizer(
+    return BaselineQuantizer(
         f"onnxruntime-{method.lower()}",
         "onnxruntime",
         "onnxruntime",
@@ -88,7 +88,7 @@ def by_onnxruntime(method: str) -> PeerQuantizer:
     )
 
 
-NNCF = PeerQuantizer(
+NNCF = BaselineQuantizer(
     "nncf",
     "openvino",
     "openvino nncf",
