@@ -62,8 +62,8 @@ class FloatProduct(MatrixProduct):
         return [self.load(FLOAT, c, self.columns_at(at, c, self.y)) for c in panel]
 
 
-class TurnedProduct(FloatProduct):
-    """Blocks of as many columns and rows of y as a vector has lanes are turned at once."""
+class TransposedProduct(FloatProduct):
+    """Blocks of as many columns and rows of y as a vector has lanes are transposed at once."""
 
     @property
     def applies(self) -> bool:
@@ -87,25 +87,25 @@ class TurnedProduct(FloatProduct):
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row of the turned panel."""
+        """Bytes of a row of the transposed panel."""
         return self.panel * self.target.vector_nbytes
 
     def prepare(self) -> None:
-        """Memory for a turned panel."""
-        self.turned = self.b.allocate(self.known_depth * self.row_nbytes, 64)
+        """Memory for a transposed panel."""
+        self.transposed = self.b.allocate(self.known_depth * self.row_nbytes, 64)
 
     def pack(self, y: Value, panel: Sequence[PanelColumns]) -> None:
-        """Turn a panel."""
+        """Transpose a panel."""
         b, lanes = self.b, self.lanes
         whole, remainder = divmod(self.known_depth, lanes)
         with b.loop(0, whole) as block:
             at_y, to = b.at(y, b.mul(block, 4 * lanes)), b.mul(block, lanes * self.row_nbytes)
-            self.turn(panel, at_y, b.at(self.turned, to), lanes)
+            self.transpose(panel, at_y, b.at(self.transposed, to), lanes)
         if remainder:
-            to = b.at(self.turned, whole * lanes * self.row_nbytes)
-            self.turn(panel, b.at(y, 4 * whole * lanes), to, remainder)
+            to = b.at(self.transposed, whole * lanes * self.row_nbytes)
+            self.transpose(panel, b.at(y, 4 * whole * lanes), to, remainder)
 
-    def turn(self, panel: Sequence[PanelColumns], y: Value, to: Value, rows: int) -> None:
+    def transpose(self, panel: Sequence[PanelColumns], y: Value, to: Value, rows: int) -> None:
         """The first rows of y below an address, by columns of the panel."""
         b, kind = self.b, vector(self.lanes, FLOAT)
         for position, columns in enumerate(panel):
@@ -148,6 +148,6 @@ class TurnedProduct(FloatProduct):
 
     def right(self, y: Value, row: Value, panel: Sequence[PanelColumns]) -> list[Value]:
         b, kind = self.b, vector(self.lanes, FLOAT)
-        at = b.at(self.turned, b.mul(row, self.row_nbytes))
+        at = b.at(self.transposed, b.mul(row, self.row_nbytes))
         places = (b.at(at, i * self.target.vector_nbytes) for i in range(len(panel)))
         return [b.load(kind, place, align=16) for place in places]

@@ -14,17 +14,22 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, emits, first_kernel
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, all_cycles
 from quantglow.codegen.llvm.kernels.matmul.byte_products import ByteProduct
-from quantglow.codegen.llvm.kernels.matmul.float_products import FloatProduct, TurnedProduct
+from quantglow.codegen.llvm.kernels.matmul.float_products import FloatProduct, TransposedProduct
 from quantglow.codegen.llvm.kernels.matmul.product import MatrixProduct
 from quantglow.codegen.llvm.kernels.matmul.word_products import WordProduct
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import Compute
 
-KERNELS: tuple[type[MatrixProduct], ...] = (TurnedProduct, FloatProduct, ByteProduct, WordProduct)
+KERNELS: tuple[type[MatrixProduct], ...] = (
+    TransposedProduct,
+    FloatProduct,
+    ByteProduct,
+    WordProduct,
+)
 """In the order in which they are tried; the last one takes all integers."""
 
 FORMS: dict[str, type[MatrixProduct]] = {
-    "turned": TurnedProduct,
+    "turned": TransposedProduct,
     "floats": FloatProduct,
     "bytes": ByteProduct,
     "words": WordProduct,
