@@ -12,7 +12,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quantglow.support.arrays import VIEWS as _VIEWS
 from quantglow.support.errors import (
     AccuracyDropError,
     BackendError,
@@ -38,6 +37,7 @@ from quantglow.support.errors import (
     UnsupportedOpError,
     WrongResultError,
 )
+from quantglow.support.views import VIEWS as _VIEWS
 from quantglow.version import __version__
 
 if TYPE_CHECKING:

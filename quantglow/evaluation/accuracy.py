@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quantglow.evaluation.metrics import CodeUse
-from quantglow.support.arrays import HasText
 from quantglow.support.classes import Concise
+from quantglow.support.views import HasText
 
 if TYPE_CHECKING:
     from quantglow.quantization.quantizer import NodeReport

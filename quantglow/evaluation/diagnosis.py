@@ -15,9 +15,10 @@ from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.quantization.quantizer import QuantizationReport
-from quantglow.support.arrays import Array, HasView, show
+from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.progress import step
+from quantglow.support.views import HasView, show
 
 
 @dataclass(frozen=True, repr=False)

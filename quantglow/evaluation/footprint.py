@@ -25,8 +25,8 @@ from quantglow.ir.program.program import Alloc, Dealloc, Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.memory.planning import plan_program
 from quantglow.memory.schedule import MEMORY
-from quantglow.support.arrays import HasText
 from quantglow.support.classes import Concise
+from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)

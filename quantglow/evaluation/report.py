@@ -27,9 +27,9 @@ from quantglow.ort.fallback import FallbackNode
 from quantglow.profiling import Histogram
 from quantglow.runtime.programs.build import Build
 from quantglow.runtime.shapes.specializations import ServedShapes
-from quantglow.support.arrays import HasView, show
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError
+from quantglow.support.views import HasView, show
 
 UNNAMED = "model"
 

@@ -9,7 +9,7 @@ from typing import Any
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.runtime.saved.stored_arrays import stored_nbytes
-from quantglow.support.arrays import HasText
+from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.support.arguments import brief, file_path, instance, is_series
-from quantglow.support.arrays import Array, HasDrawing
+from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError, OptionError, ProfileMismatchError
 from quantglow.support.files import DAMAGED_CONTENT, cause, writing
 from quantglow.support.processes.threads import run_undisturbed
+from quantglow.support.views import HasDrawing
 
 FORMAT = "quantglow-profile"
 VERSION = 1

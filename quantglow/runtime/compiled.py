@@ -23,11 +23,12 @@ from quantglow.runtime.states.state import Caches, State, match_caches
 from quantglow.runtime.states.state_programs import CachePair, StatePrograms
 from quantglow.support.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.support.arguments import shapes as shapes_of
-from quantglow.support.arrays import Array, HasDrawing
+from quantglow.support.arrays import Array
 from quantglow.support.classes import OfOneProcess, cached_property
 from quantglow.support.errors import OptionError
 from quantglow.support.pages import release_pages
 from quantglow.support.timeline import trace_run
+from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.evaluation.latencies import busy_note, call_latencies
-from quantglow.support.arrays import Array, HasText
+from quantglow.support.arrays import Array
 from quantglow.support.processes.isolation import IsolationError, RaisedInChild, call_isolated
+from quantglow.support.views import HasText
 
 OURS = "quantglow"
 PLACES = {

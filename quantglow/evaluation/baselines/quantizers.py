@@ -14,8 +14,9 @@ from quantglow.evaluation.accuracy import OutputAccuracy, plain, worst_sqnr_db
 from quantglow.ort.float_results import Outputs, flatten_samples, group_outputs
 from quantglow.ort.quantizer_input import with_logits
 from quantglow.ort.session import EXACT_SUMS
-from quantglow.support.arrays import Array, HasView, show
+from quantglow.support.arrays import Array
 from quantglow.support.processes.isolation import call_isolated
+from quantglow.support.views import HasView, show
 
 ONNXRUNTIME = "quantglow.evaluation.baselines.onnxruntime_quantizer:quantize"
 

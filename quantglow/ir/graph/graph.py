@@ -33,9 +33,9 @@ from quantglow.ir.graph.attributes import BodyMark, encode, register
 from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.graph.origins import Lineage, Origin, Origins
 from quantglow.ir.graph.signature import Port, Signature
-from quantglow.support.arrays import HasDrawing
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError
+from quantglow.support.views import HasDrawing
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,10 +29,10 @@ from quantglow.runtime.shapes.specializations import ModelPrograms
 from quantglow.runtime.states.state import State
 from quantglow.support.arguments import file_path, integer, options_named, strings
 from quantglow.support.arguments import shapes as shapes_of
-from quantglow.support.arrays import HasDrawing
 from quantglow.support.classes import OfOneProcess, cached_property
 from quantglow.support.errors import OptionError
 from quantglow.support.timeline import trace_run
+from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile

@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.support.arrays import VIEWS, HasDrawing, HasText, show
+from quantglow.support.views import VIEWS, HasDrawing, HasText, show
 
 
 def named(name: str) -> object:

@@ -245,19 +245,19 @@ def test_attention_of_any_length(tmp_path: Path) -> None:
 
 
 def lstm(
-    steps: int, batch: int, direction: str, inputs: bool = True, **attributes: Any
+    steps: int, batch: int, direction: str, has_optional: bool = True, **attributes: Any
 ) -> onnx.ModelProto:
-    """3 inputs, 5 hidden values; ``inputs``: with bias, states and peepholes."""
+    """3 inputs, 5 hidden values; ``has_optional``: with bias, states and peepholes."""
     count = 2 if direction == "bidirectional" else 1
     operands: dict[str, Array | None] = {
         "x": floats(steps, batch, 3),
         "w": floats(count, 20, 3, seed=1, spread=0.3),
         "r": floats(count, 20, 5, seed=2, spread=0.3),
-        "b": floats(count, 40) if inputs else None,
+        "b": floats(count, 40) if has_optional else None,
         "lengths": attributes.pop("lengths", None),
-        "h": floats(count, batch, 5, seed=3) if inputs else None,
-        "c": floats(count, batch, 5, seed=4) if inputs else None,
-        "p": floats(count, 15) if inputs else None,
+        "h": floats(count, batch, 5, seed=3) if has_optional else None,
+        "c": floats(count, batch, 5, seed=4) if has_optional else None,
+        "p": floats(count, 15) if has_optional else None,
     }
     built = dict.fromkeys(("y", "last", "cell"), TensorProto.FLOAT)
     fed = tuple(name for name in ("x", "lengths", "h", "c") if operands[name] is not None)
@@ -292,7 +292,7 @@ def test_lstm(direction: str, per_channel: bool, steps: int, tmp_path: Path) -> 
 
 
 def test_lstm_without_bias_and_states(tmp_path: Path) -> None:
-    model = quantized(lstm(6, 1, "forward", given=False), tmp_path)
+    model = quantized(lstm(6, 1, "forward", has_optional=False), tmp_path)
     assert_close(model, lstm_feeds(model))
 
 

@@ -33,16 +33,16 @@ def fading(*shape: int) -> Const:
 
 
 def recurrent(
-    op: str, steps: int = 4, batch: int = 2, inputs: bool = True, **attributes: Any
+    op: str, steps: int = 4, batch: int = 2, has_optional: bool = True, **attributes: Any
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """A network of 3 inputs and 5 hidden values; ``inputs``: with bias and states.  Its weights are
-    so small that differences fade from step to step.
+    """A network of 3 inputs and 5 hidden values; ``has_optional``: with bias and states.  Its
+    weights are so small that differences fade from step to step.
     """
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     rows = GATES[op] * 5
     x = floats(steps, batch, 3)
     operands: list[Any] = [x, fading(directions, rows, 3), fading(directions, rows, 5)]
-    if inputs:
+    if has_optional:
         states = [floats(directions, batch, 5, seed=s) for s in range(1 + (op == "LSTM"))]
         operands += [weights(directions, 2 * rows), None, *states]
         if op == "LSTM":
@@ -58,7 +58,7 @@ def test_every_direction(op: str, direction: str) -> None:
 
 @pytest.mark.parametrize("op", GATES)
 def test_without_bias_and_states(op: str) -> None:
-    assert_agrees(*recurrent(op, given=False, steps=1, batch=1))
+    assert_agrees(*recurrent(op, has_optional=False, steps=1, batch=1))
 
 
 @pytest.mark.parametrize("late", [0, 1])
