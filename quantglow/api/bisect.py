@@ -105,7 +105,7 @@ def bisect(
     feeds = declared_only(family.signature.inputs, feeds)
     entering_feeds = entering(family.signature.inputs, feeds)
     judge = _Judge(entering_feeds, tolerance)
-    start = model if source is None else source.at(family.case_of(feeds))
+    start = model if source is None else source.at(family.case_for(feeds))
     if source is not None and (bisection := judge.imported(source, start, feeds)) is not None:
         return bisection
     if (bisection := judge.passes(start)) is not None:

@@ -89,19 +89,19 @@ class CallReport:
         """Limit of all calls, in seconds."""
         return sum(map(self.limit, self.calls))
 
-    def sum_of(self, name: str, op: str, label: str, calls: Sequence[CallTime]) -> CallSum:
+    def summarize(self, name: str, op: str, label: str, calls: Sequence[CallTime]) -> CallSum:
         """The sum of some of the calls."""
         return CallSum(name, op, label, calls, sum(map(self.limit, calls)), self.seconds)
 
     @property
     def each(self) -> list[CallSum]:
         """The calls, in the order of execution."""
-        return [self.sum_of(call.name, call.op, call.label, [call]) for call in self.calls]
+        return [self.summarize(call.name, call.op, call.label, [call]) for call in self.calls]
 
     @property
     def whole(self) -> CallSum:
         """The sum of all calls."""
-        return self.sum_of("all", "", f"{len(self.calls)} calls", self.calls)
+        return self.summarize("all", "", f"{len(self.calls)} calls", self.calls)
 
     @property
     def by_kernel(self) -> list[CallSum]:
@@ -109,7 +109,7 @@ class CallReport:
         groups: dict[tuple[str, str], list[CallTime]] = {}
         for call in self.calls:
             groups.setdefault((call.op, call.label), []).append(call)
-        sums = [self.sum_of("", op, label, calls) for (op, label), calls in groups.items()]
+        sums = [self.summarize("", op, label, calls) for (op, label), calls in groups.items()]
         return sorted(sums, key=lambda each: -each.loss_seconds)
 
     def to_json(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def select_part(
     """
     executable: object = build.executable
     if isinstance(executable, BatchedExecutable):
-        feeds = executable.first_of(feeds)
+        feeds = executable.first_piece(feeds)
         executable = executable.piece
     if not isinstance(executable, LlvmExecutable):
         raise BackendError(

@@ -139,7 +139,7 @@ class Tasks(Concise):
             done |= 1 << task
         return peak
 
-    def order_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
+    def order_nodes(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """The tasks in the order of their nodes."""
         numbers = {node: task for task, node in enumerate(self.nodes)}
         return (*(numbers[node] for node in nodes if node in numbers), len(self) - 1)

@@ -18,7 +18,7 @@ import numpy as np
 from quantglow.codegen.llvm.isa.costs import Choices, Core, KernelChoice, StepCost
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
-from quantglow.codegen.llvm.kernels.conv.forms import kernel_of
+from quantglow.codegen.llvm.kernels.conv.forms import choose_kernel
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import EARLY, EVEN
 from quantglow.codegen.llvm.machine import keep_core
 from quantglow.codegen.llvm.targets import KNOWN_CORES, resolve
@@ -230,7 +230,7 @@ def _time_shapes(target: Target, progress: Progress) -> list[Timed]:
     tasks, rng = plan_tasks(graph, target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
-        kernel = kernel_of(task.step, target, KernelChoice(PLAIN))
+        kernel = choose_kernel(task.step, target, KernelChoice(PLAIN))
         assert kernel is not None
         tiles = kernel.possible_tiles
         chosen = rng.permutation(len(tiles))[:MOST_TILES].tolist()
@@ -246,7 +246,7 @@ def time_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[T
     """The times of each task.  Raises ``BackendError`` if one has none."""
     timings = []
     for task in tasks:
-        kernel = kernel_of(task.step, task.target, KernelChoice(PLAIN))
+        kernel = choose_kernel(task.step, task.target, KernelChoice(PLAIN))
         assert kernel is not None
         measurements = [m for m in measured if m.job.task == task.key]
         timed = [(m.job.choice.tile, m.ratio) for m in measurements if m.seconds]
@@ -326,7 +326,7 @@ def _prefers_even(target: Target) -> bool:
     graph = build_graph(shapes)
     jobs = []
     for task in plan_tasks(graph, target)[0]:
-        kernel = kernel_of(task.step, target, KernelChoice(PLAIN, None, True))
+        kernel = choose_kernel(task.step, target, KernelChoice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
         choices = [KernelChoice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]

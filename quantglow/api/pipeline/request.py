@@ -234,7 +234,7 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
     if (known := profile_in(data)) is not None:
         return next(iter(known.main_cases), None), data
     feeds, data = first_feeds(data, family.signature)
-    return None if feeds is None else family.case_of(feeds), data
+    return None if feeds is None else family.case_for(feeds), data
 
 
 def _try_out(family: Family, case: Case) -> None:

@@ -86,7 +86,7 @@ class _Generators(threading.local):
 _generators = _Generators()
 
 
-def compiled(target: Target, text: str) -> bytes:
+def compile_text(target: Target, text: str) -> bytes:
     """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it.
 
     Several threads may compile at once.
@@ -95,7 +95,7 @@ def compiled(target: Target, text: str) -> bytes:
     generator, module = _generators.of(target), _parse_module(target, text)
     if debug.level() >= 4:
         debug.log(4, generator.emit_assembly(module))
-    return object_of(generator, module)
+    return emit_object(generator, module)
 
 
 def assembly(target: Target, text: str) -> str:
@@ -125,9 +125,9 @@ def join_modules(texts: Sequence[str]) -> llvm.ModuleRef:
     return module
 
 
-def object_of(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
+def emit_object(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
     """``generator.emit_object(module)``, with other threads at work meanwhile."""
-    emit = unlocked_emit()
+    emit = emit_without_lock()
     if emit is None:
         return bytes(generator.emit_object(module))
     library = llvm.ffi.lib
@@ -143,7 +143,7 @@ def object_of(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
 
 
 @cache
-def unlocked_emit() -> Any:
+def emit_without_lock() -> Any:
     """LLVM's code generation without llvmlite's lock, which lets one thread at a time into LLVM;
     None where this llvmlite has it elsewhere.
 
@@ -159,7 +159,7 @@ def unlocked_emit() -> Any:
     return emit
 
 
-def linked_by_llvm(target: Target, objects: Mapping[str, bytes]) -> dict[str, int]:
+def link_by_llvm(target: Target, objects: Mapping[str, bytes]) -> dict[str, int]:
     """Addresses of the symbols that each object defines, loaded by LLVM."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
     for code in objects.values():

@@ -77,14 +77,14 @@ def host_entry() -> dict[str, bytes]:
     """The entry that tells a process on an equal processor what LLVM would; none if that is
     unknown."""
     key = identity()
-    return {} if key is None else {_entry_name(key): text_of(host())}
+    return {} if key is None else {_entry_name(key): host_text(host())}
 
 
 def _entry_name(key: str) -> str:
     return f"host_{key}"
 
 
-def text_of(host: Host) -> bytes:
+def host_text(host: Host) -> bytes:
     return json.dumps(asdict(host)).encode()
 
 
@@ -123,7 +123,7 @@ def read(content: bytes | memoryview) -> Host | None:
 def remember(folder: Path, key: str, host: Host) -> None:
     """Write it; where that is impossible, LLVM is asked again next time."""
     try:
-        PrivateFolder(folder).write(key + SUFFIX, text_of(host))
+        PrivateFolder(folder).write(key + SUFFIX, host_text(host))
         PrivateFolder(folder).sweep()
     except OSError as error:
         unused(error)
@@ -169,7 +169,7 @@ def machine_identity() -> str | None:
     return None if facts is None else short_hash(facts)[:32]
 
 
-def measured_core(level: str) -> Core | None:
+def read_core(level: str) -> Core | None:
     """The core that ``keep_core`` wrote for a level of instructions on this machine; None where
     there is none.  Warns of a file that is not used."""
     folder = cache_folder(FOLDER)

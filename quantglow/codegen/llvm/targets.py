@@ -19,7 +19,7 @@ from quantglow.codegen.llvm.isa.target import (
     never_refused,
 )
 from quantglow.codegen.llvm.isa.x86 import levels as x86
-from quantglow.codegen.llvm.machine import host, measured_core
+from quantglow.codegen.llvm.machine import host, read_core
 from quantglow.support.errors import BackendError
 
 FAMILIES: tuple[TargetFamily, ...] = (
@@ -59,7 +59,7 @@ def _this_processor() -> Host:
     """This processor, with all that its family finds out about it."""
     processor = host()
     for family in FAMILIES:
-        if family.is_of(processor):
+        if family.matches(processor):
             return family.completed(processor)
     return processor
 
@@ -122,5 +122,5 @@ def _native() -> Target:
     name = next(name for name in LEVELS if runs_here(name))
     family, level = _LEVELS[name]
     target = family.tuned(level, this)
-    core = measured_core(name)
+    core = read_core(name)
     return target if core is None else replace(target, core=core)

@@ -264,7 +264,7 @@ class Family:
                 if self.deciding == deciding:
                     raise
 
-    def case_of(self, feeds: Mapping[str, Array]) -> Case:
+    def case_for(self, feeds: Mapping[str, Array]) -> Case:
         """The case of some arrays, with the values of all deciding inputs.  Raises no
         ``QuantglowError``.
         """

@@ -235,7 +235,7 @@ class GraphReader:
             values["value"] = marked_array(name, mark, self.constants)
         if isinstance(values.get("element"), ScalesMark):
             values["element"] = self.element(values["element"])
-        values = {key: self.body_of(value) for key, value in values.items()}
+        values = {key: self.read_body(value) for key, value in values.items()}
         node = build(OPS[op], name, values)
         self.add(node, kind)
 
@@ -247,7 +247,7 @@ class GraphReader:
         if isinstance(node, Input):
             self.inputs.append(node)
 
-    def body_of(self, value: Any) -> Any:
+    def read_body(self, value: Any) -> Any:
         """The graph of a mark; other values as they are."""
         if not isinstance(value, BodyMark):
             return value

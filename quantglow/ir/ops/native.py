@@ -97,7 +97,7 @@ class NativeOps(Protocol):
         """``targets - sums`` in the place of ``sums``, of one shape; 0 where both are at or beyond
         the same bound."""
 
-    def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
+    def select_products(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """The sums as float64 [C, taps + 2, taps + 2]."""
 
     def mapped(self, function: Expr, x: Array, result: Array) -> None:

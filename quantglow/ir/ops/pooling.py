@@ -144,9 +144,9 @@ class AveragePool(Pool):
 
     def output_scale(self) -> Array:
         """float32 [OH, OW, 1]: multiplier from the centered integer sum to output steps."""
-        return self.output_scale_of(self.divisors())
+        return self.output_scales(self.divisors())
 
-    def output_scale_of(self, elements: Array) -> Array:
+    def output_scales(self, elements: Array) -> Array:
         """The multiplier of windows of so many elements, float64."""
         return multiplier(self.step_ratio, 1.0 / elements)
 

@@ -148,7 +148,7 @@ class LayerData:
             native.add_moments(sums, images, missing, kernel, strides, node.dilations)
             count += missing.size // channels
         moments = Moments.zeros(product.shape)
-        moments.add_products(count, native.products_of(sums, kernel, channels))
+        moments.add_products(count, native.select_products(sums, kernel, channels))
         return moments
 
 

@@ -114,7 +114,7 @@ class KernelLibrary:
         self._addresses: dict[str, int] = {}
         self._named: dict[str, str] = {}
 
-    def addresses_of(self, symbols: Iterable[str]) -> list[int]:
+    def find_addresses(self, symbols: Iterable[str]) -> list[int]:
         """Addresses of the code of symbols that are loaded."""
         return [self._addresses[symbol] for symbol in symbols]
 
@@ -133,7 +133,7 @@ class KernelLibrary:
 
     def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
         """Addresses of the function ``entry`` of each module text, compiling what is new."""
-        return self.addresses_of(self.load_texts(texts, entry))
+        return self.find_addresses(self.load_texts(texts, entry))
 
     def load_texts(
         self, texts: Iterable[str], entry: str = KERNEL, number: int | None = None
@@ -220,9 +220,9 @@ class KernelLibrary:
     def compile(self, text: str) -> bytes:
         """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""
         # Only here: who finds all kernels in the cache does without LLVM.
-        from quantglow.codegen.llvm.compiler import compiled
+        from quantglow.codegen.llvm.compiler import compile_text
 
-        return compiled(self.target, text)
+        return compile_text(self.target, text)
 
     def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
         """Addresses of the functions that the objects define, by symbol."""
@@ -230,9 +230,9 @@ class KernelLibrary:
             return link(objects, self.target.isa.linking)
         except UnlinkableError as error:
             debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
-        from quantglow.codegen.llvm.compiler import linked_by_llvm
+        from quantglow.codegen.llvm.compiler import link_by_llvm
 
-        return linked_by_llvm(self.target, objects)
+        return link_by_llvm(self.target, objects)
 
 
 @contextmanager

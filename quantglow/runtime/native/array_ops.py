@@ -249,8 +249,8 @@ class ArrayKernels:
         bounds = np.array([low, high], np.float32)
         self._run("missing_sums", (values, sums, bounds), sums.size)
 
-    def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
-        """``NativeOps.products_of``"""
+    def select_products(self, sums: Array, kernel: Pair, channels: int) -> Array:
+        """``NativeOps.select_products``"""
         count = kernel[0] * kernel[1] + 2
         products = sums[:count, :count, :channels].transpose(2, 0, 1)
         # Blocks below the diagonal were left out.

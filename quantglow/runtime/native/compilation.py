@@ -98,7 +98,7 @@ def load(
     programs are checked."""
     with debug.time_stage("compile"):
         symbols = kernel_symbols(emitted)
-        functions = as_words(library(emitted.target).addresses_of(symbols))
+        functions = as_words(library(emitted.target).find_addresses(symbols))
         kept = emitted.without_texts()
         release_freed()
     table = _build_table(kept, guards)

@@ -158,7 +158,7 @@ class ProgramStore:
         arrays = tuple(array for array in kept if array is not None)
         if len(arrays) < len(kept):
             return None
-        functions = as_words(library(target).addresses_of(symbols))
+        functions = as_words(library(target).find_addresses(symbols))
         arenas = Arenas(allocate, growth)
         return LoadedProgram(table, threads, symbols, functions, arrays, arenas, is_checked=True)
 

@@ -201,7 +201,7 @@ class BatchedExecutable(Concise):
         """Number of threads that take part."""
         return crew_for(self.pieces * self.piece.shared_work, self.piece.threads)
 
-    def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def first_piece(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs of the first piece."""
         return {name: array[: len(array) // self.pieces] for name, array in feeds.items()}
 

@@ -337,7 +337,7 @@ def test_moments_of_integers_are_exact(level: str, given_: Windows, times: int) 
     sums = ops.no_moments(kernel, group)
     for _ in range(times):
         ops.add_moments(sums, guarded(x, True), guarded(beside, True), kernel, strides, dilations)
-    actual = ops.products_of(sums, kernel, group)
+    actual = ops.select_products(sums, kernel, group)
     taps = [
         conv2d(Images.of(x), one_tap(w, i, j), strides, dilations, group)
         for i, j in np.ndindex(*kernel)

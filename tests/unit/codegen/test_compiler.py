@@ -12,7 +12,12 @@ import llvmlite.binding as llvm
 import pytest
 
 from quantglow.codegen.llvm.cache import ObjectCache
-from quantglow.codegen.llvm.compiler import compiled, object_of, target_machine, unlocked_emit
+from quantglow.codegen.llvm.compiler import (
+    compile_text,
+    emit_object,
+    emit_without_lock,
+    target_machine,
+)
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.jit.library import QUEUED, KernelLibrary
 from quantglow.support.errors import BackendError
@@ -40,17 +45,17 @@ done:
 
 def test_threads_give_the_code_that_one_gives() -> None:
     target, texts = resolve("native"), [text(i % 7) for i in range(60)]
-    expected = [compiled(target, t) for t in texts]
+    expected = [compile_text(target, t) for t in texts]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda t: compiled(target, t), texts)) == expected
+        assert list(pool.map(lambda t: compile_text(target, t), texts)) == expected
 
 
 def test_code_generation_needs_no_lock_of_llvmlite() -> None:
-    assert unlocked_emit() is not None
+    assert emit_without_lock() is not None
     target = resolve("native")
     generator, module = target_machine(target), llvm.parse_assembly(text(3))
     module.triple, module.data_layout = target.triple, str(generator.target_data)
-    assert object_of(generator, module) == generator.emit_object(module)
+    assert emit_object(generator, module) == generator.emit_object(module)
 
 
 def test_equal_texts_are_compiled_once_and_in_order() -> None:
@@ -96,7 +101,7 @@ def test_few_texts_wait_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
             yield text(i)
 
     def recorded(text: str) -> bytes:
-        code = compiled(library.target, text)
+        code = compile_text(library.target, text)
         done.append(text)
         return code
 

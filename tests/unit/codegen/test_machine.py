@@ -42,20 +42,20 @@ def kept(core: Core = CORE, level: str = "a") -> Path:
 @pytest.mark.parametrize("core", [CORE, Core(), ICE_LAKE])
 def test_a_core_is_read_as_it_was_written(core: Core) -> None:
     kept(core)
-    assert machine.measured_core("a") == core
+    assert machine.read_core("a") == core
 
 
 def test_each_level_has_a_core_of_its_own() -> None:
     kept(CORE, "a")
     kept(ICE_LAKE, "b")
-    assert (machine.measured_core("a"), machine.measured_core("b")) == (CORE, ICE_LAKE)
-    assert machine.measured_core("c") is None
+    assert (machine.read_core("a"), machine.read_core("b")) == (CORE, ICE_LAKE)
+    assert machine.read_core("c") is None
 
 
 def test_another_processor_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept()
     described(tmp_path, monkeypatch, model=2)
-    assert machine.measured_core("a") is None
+    assert machine.read_core("a") is None
 
 
 def test_another_cache_is_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def changed(path: Path, **costs: Any) -> None:
 def test_a_damaged_file_is_not_used(content: str) -> None:
     kept().write_text(content)
     with pytest.warns(UserWarning, match=r"not used(.|\n)*Remedy: quantglow tune --machine"):
-        assert machine.measured_core("a") is None
+        assert machine.read_core("a") is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_not_used(content: str) -> None:
 def test_costs_that_no_processor_has_are_not_used(costs: dict[str, Any]) -> None:
     changed(kept(), **costs)
     with pytest.warns(UserWarning, match="not used"):
-        assert machine.measured_core("a") is None
+        assert machine.read_core("a") is None
 
 
 def test_a_file_of_another_machine_is_not_used(
@@ -113,13 +113,13 @@ def test_a_file_of_another_machine_is_not_used(
     described(tmp_path, monkeypatch, model=2)
     path.rename(path.with_name(f"{machine.machine_identity()}.json"))
     with pytest.warns(UserWarning, match="it is of another machine"):
-        assert machine.measured_core("a") is None
+        assert machine.read_core("a") is None
 
 
 def test_a_damaged_file_is_replaced() -> None:
     kept().write_text("{")
     kept(ICE_LAKE)
-    assert machine.measured_core("a") == ICE_LAKE
+    assert machine.read_core("a") == ICE_LAKE
 
 
 def test_code_for_files_is_made_for_the_same_core(
@@ -128,7 +128,7 @@ def test_code_for_files_is_made_for_the_same_core(
     kept()
     machine.copy_machine(tmp_path / "other")
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "other"))
-    assert machine.measured_core("a") == CORE
+    assert machine.read_core("a") == CORE
 
 
 def test_the_native_target_has_the_measured_core(

@@ -125,7 +125,7 @@ class _Tiles:
         """The offset of a tap from the start of a window."""
         return self.b.load_index(self.b.at(self.taps, self.b.mul(index, POINTER_NBYTES)))
 
-    def end_of(self, total: Value, bias: Value, piece: Piece, pointer: Value) -> None:
+    def finish_tile(self, total: Value, bias: Value, piece: Piece, pointer: Value) -> None:
         """Add the bias, apply the bounds, store."""
         total = self.b.op("fadd", self.vectors.kind, total, bias)
         store(self.b, FLOAT, piece, self.vectors.bounded(total, self.low, self.high), pointer)
@@ -161,7 +161,7 @@ def dense(target: Target) -> str:
                 target_row = b.at(b.at(tiles.result, at), b.mul(row, tiles.pitch))
                 for number, place in enumerate(places):
                     total = sums[pixel * VECTORS + number]
-                    tiles.end_of(total, biases[number], parts[number], b.at(target_row, place))
+                    tiles.finish_tile(total, biases[number], parts[number], b.at(target_row, place))
     return b.finish()
 
 
@@ -215,7 +215,7 @@ def depthwise(target: Target) -> str:
             sums = b.end_while(taps, sums)
             bias = load(b, FLOAT, part, b.at(tiles.bias, at))
             for result, total in zip(results, sums, strict=True):
-                tiles.end_of(total, bias, part, b.at(result, at))
+                tiles.finish_tile(total, bias, part, b.at(result, at))
 
         vectors.each("0", tiles.outputs, compute)
     return b.finish()

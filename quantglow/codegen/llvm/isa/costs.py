@@ -42,7 +42,7 @@ class Core:
     large_pages: bool = False
     even_prefetch: bool = False
 
-    def finish_of(self, together: int) -> float:
+    def finish_cycles(self, together: int) -> float:
         """Cycles for each of ``together`` vectors that are stored at once."""
         return self.finish[{4: 0, 2: 1, 1: 2}[together]]
 

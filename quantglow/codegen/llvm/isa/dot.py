@@ -65,7 +65,7 @@ class DotProduct(ABC):
 
     def excess(self, quads: Array, positions: Collection[int] = range(STEP_NBYTES)) -> Array:
         """int64 [...]: what ``accumulate`` adds to a sum beside the product of an operand and
-        weights [..., elements of a step], whatever the operand is; see ``parts_of``."""
+        weights [..., elements of a step], whatever the operand is; see ``select_parts``."""
         return np.zeros(quads.shape[:-1], np.int64)
 
     @property
@@ -74,7 +74,7 @@ class DotProduct(ABC):
         products are added one after the other."""
         return False
 
-    def words_of(self, b: Builder, kind: Type, elements: Value) -> Value:
+    def to_words(self, b: Builder, kind: Type, elements: Value) -> Value:
         """Activations of type ``kind`` as words, where products are of elements."""
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class DotProduct(ABC):
         """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
         lanes = vector(self.lanes, I32)
         copies = b.broadcast(self.lanes, I32, b.load(I32, row))
-        return self.operand_of(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
+        return self.to_operand(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
 
     @property
     def steps_at_once(self) -> int:
@@ -131,11 +131,13 @@ class DotProduct(ABC):
         """The operands of ``steps`` successive steps, at most ``steps_at_once``."""
         return [self.operand(b, b.at(row, STEP_NBYTES * step)) for step in range(steps)]
 
-    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+    def to_operand(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         """The operand made of a byte vector (four bytes for each lane)."""
         return (quads,)
 
-    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+    def select_parts(
+        self, parts: tuple[Value, ...], positions: Collection[int]
+    ) -> tuple[Value, ...]:
         """The parts of an operand, or of weights, that ``accumulate`` needs where all weights but
         those at ``positions`` of a step are zero."""
         return parts
@@ -207,7 +209,7 @@ class WidenedDot(DotProduct):
     def operand_kind(self) -> Type:
         return self.words_kind
 
-    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+    def to_operand(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         kind = self.words_kind
         words = b.cast("bitcast", self.bytes_kind, quads, kind)
         if not self.signed:
@@ -217,7 +219,9 @@ class WidenedDot(DotProduct):
         even = b.op("ashr", kind, raised, "splat (i16 8)")
         return even, b.op("ashr", kind, words, "splat (i16 8)")
 
-    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+    def select_parts(
+        self, parts: tuple[Value, ...], positions: Collection[int]
+    ) -> tuple[Value, ...]:
         count = len(parts)
         return tuple(parts[i] for i in sorted({place % count for place in positions}))
 

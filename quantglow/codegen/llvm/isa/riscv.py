@@ -84,18 +84,18 @@ class ScalarDot(DotProduct):
         """Each element at ``row`` in every lane of a vector."""
         element = bits_type(32 // self.elements)
         places = (b.at(row, i * STEP_NBYTES // self.elements) for i in range(self.elements))
-        loaded = (self.words_of(b, element, b.load(element, place)) for place in places)
+        loaded = (self.to_words(b, element, b.load(element, place)) for place in places)
         return tuple(b.broadcast(self.lanes, I16, word) for word in loaded)
 
-    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+    def to_operand(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         count = self.lanes * self.elements
         whole, part = (vector(n, bits_type(32 // self.elements)) for n in (count, self.lanes))
         if whole != self.bytes_kind:
             quads = b.cast("bitcast", self.bytes_kind, quads, whole)
         orders = (range(i, count, self.elements) for i in range(self.elements))
-        return tuple(self.words_of(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
+        return tuple(self.to_words(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
 
-    def words_of(self, b: Builder, kind: Type, elements: Value) -> Value:
+    def to_words(self, b: Builder, kind: Type, elements: Value) -> Value:
         """Elements in 16 bits."""
         wide = kind.with_element(I16)
         if kind == wide:

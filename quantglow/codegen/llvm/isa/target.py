@@ -260,14 +260,14 @@ class TargetFamily:
     settings: Settings = Settings()
     detection: Detection | None = None
 
-    def is_of(self, host: Host) -> bool:
+    def matches(self, host: Host) -> bool:
         """Whether a processor is one of this family."""
         names = self.architectures or (self.triple.partition("-")[0],)
         return host.triple.startswith(names)
 
     def obstacle(self, level: Level, host: Host) -> str:
         """Why code of a level cannot run on ``host``, empty if it can."""
-        if not self.is_of(host):
+        if not self.matches(host):
             return f"this processor is {host.triple}"
         missing = [name for name in level.needs if not host.has(name)]
         if missing:

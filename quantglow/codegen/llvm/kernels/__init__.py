@@ -16,7 +16,7 @@ from quantglow.codegen.llvm.kernels.elementwise import elementwise, row_loops, t
 from quantglow.codegen.llvm.kernels.matmul import forms as product_forms
 from quantglow.codegen.llvm.kernels.matmul import groupwise_products
 from quantglow.codegen.llvm.kernels.reduce import pool, reduce
-from quantglow.codegen.llvm.kernels.tunable import tuned_kernel
+from quantglow.codegen.llvm.kernels.tunable import find_tuned_kernel
 from quantglow.ir.program.program import Compute, Instruction
 from quantglow.support.errors import BackendError
 
@@ -33,6 +33,6 @@ def emit(step: Instruction, target: Target) -> KernelCall:
         raise BackendError(f"the LLVM backend has no rule for {step}")
     if not any(view.type.size for view in (*step.outs, *step.inouts)):
         return KernelCall("", (), items=0, work=0.0)
-    if (tuned := tuned_kernel(step, target)) is not None:
+    if (tuned := find_tuned_kernel(step, target)) is not None:
         return tuned.call()
     return rule(step, target)  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def kernel_forms(step: Instruction, target: Target) -> KernelForms | None:
     return next((forms for forms in FORMS if forms.takes(step, target)), None)
 
 
-def tuned_kernel(step: Instruction, target: Target) -> Kernel | None:
+def find_tuned_kernel(step: Instruction, target: Target) -> Kernel | None:
     """The kernel of a tuned choice; None where there is none."""
     if not target.choices or (forms := kernel_forms(step, target)) is None:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.compiler import linked_by_llvm
+from quantglow.codegen.llvm.compiler import link_by_llvm
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.targets import LEVELS, level_target, runs_here
@@ -42,7 +42,7 @@ def emitted(graph: Graph, level: str = "portable") -> EmittedProgram:
 
 
 def function(built: ProgramObject, symbol: str) -> Any:
-    addresses = linked_by_llvm(level_target("portable"), {symbol: built.code})
+    addresses = link_by_llvm(level_target("portable"), {symbol: built.code})
     return ctypes.CFUNCTYPE(ctypes.c_int)(addresses[symbol])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.compiler import linked_by_llvm
+from quantglow.codegen.llvm.compiler import link_by_llvm
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.interface import Sharing
@@ -127,7 +127,7 @@ def test_shared_kernels_compute_the_interpreters_integers(name: str, sharing: Sh
         (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         for arrays in (list(feeds.values()), outputs)
     ]
-    addresses = linked_by_llvm(level_target("portable"), {"net_run": object_file.code})
+    addresses = link_by_llvm(level_target("portable"), {"net_run": object_file.code})
     run = ctypes.CFUNCTYPE(ctypes.c_int)(addresses["net_run"])
     assert run(ctypes.c_void_p(arena.ctypes.data), *ends) == 0
     for value, reference in zip(outputs, expected, strict=True):

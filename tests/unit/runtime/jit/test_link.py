@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.codegen.llvm.cache import ENVIRONMENT, ObjectCache
-from quantglow.codegen.llvm.compiler import compiled, linked_by_llvm
+from quantglow.codegen.llvm.compiler import compile_text, link_by_llvm
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.jit import linker
 from quantglow.runtime.jit.library import KernelLibrary
@@ -61,7 +61,7 @@ def linked(objects: dict[str, bytes]) -> dict[str, int]:
 
 
 def object_of(text: str) -> bytes:
-    return compiled(resolve("native"), text)
+    return compile_text(resolve("native"), text)
 
 
 def test_code_reaches_its_constants_and_its_functions() -> None:
@@ -86,7 +86,7 @@ def test_code_calls_c_functions() -> None:
 def test_both_linkers_give_code_that_does_the_same() -> None:
     objects = {"f": object_of(CONSTANTS)}
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-    ours, llvms = linked(objects)["f"], linked_by_llvm(resolve("native"), objects)["f"]
+    ours, llvms = linked(objects)["f"], link_by_llvm(resolve("native"), objects)["f"]
     assert [kind(ours)(i) for i in range(4)] == [kind(llvms)(i) for i in range(4)]
 
 

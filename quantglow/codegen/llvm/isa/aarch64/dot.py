@@ -32,7 +32,7 @@ def dot(b: Builder, name: str, sums: Value, x: Value, w: Value) -> Value:
     return b.call(name, QUADS, (QUADS, sums), (BYTES, x), (BYTES, w))
 
 
-def _loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
+def _load_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
     """A vector that begins with the four bytes of each of ``steps`` steps; no byte behind them is
     read."""
     kind = vector(LANES, element)
@@ -51,7 +51,7 @@ def _loaded_lanes(b: Builder, element: Type, row: Value, steps: int) -> Value:
 def _spread_lanes(b: Builder, element: Type, row: Value, steps: int) -> list[Value]:
     """For each step, its four bytes in every lane, which instructions take as lanes of one
     register."""
-    kind, loaded = vector(LANES, element), _loaded_lanes(b, element, row, steps)
+    kind, loaded = vector(LANES, element), _load_lanes(b, element, row, steps)
     return [b.shuffle(kind, loaded, "poison", [step] * LANES) for step in range(steps)]
 
 
@@ -64,7 +64,7 @@ class LaneDot(DotProduct):
 
     def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
         spread = _spread_lanes(b, I32, row, steps)
-        return [self.operand_of(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
+        return [self.to_operand(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
 
 
 class SignedDot(LaneDot):
@@ -122,7 +122,7 @@ class SignedPairs(DotProduct):
             spread.append(b.cast("bitcast", WORDS, words, BYTES))
         return tuple(spread)
 
-    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+    def to_operand(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         """Pairs of all channels, then the other pairs, as weights hold them."""
         order = [4 * (i // 2 % LANES) + i % 2 + 2 * (i // 8) for i in range(16)]
         pairs = b.shuffle(BYTES, quads, "poison", order)

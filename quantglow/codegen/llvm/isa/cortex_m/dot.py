@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.values import I8, I32, I64, PTR, Operand, Value, vec
 from quantglow.support.arrays import Array
 
 
-def _widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
+def _widen_halves(b: Builder, word: Value) -> tuple[Value, Value]:
     """Bytes 0 and 2 of a word as two signed 16-bit halves, and bytes 1 and 3: ``sxtb16``, which
     rotates its operand for nothing."""
     rotated = b.call("llvm.fshr.i32", I32, (I32, word), (I32, word), (I32, "8"))
@@ -25,7 +25,7 @@ def smlad(b: Builder, total: Operand, x: Value, y: Value) -> Value:
     return b.call("llvm.arm.smlad", I32, (I32, x), (I32, y), (I32, total))
 
 
-def _loaded_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
+def _load_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
     """So many aligned words, two by each ``ldrd``: LLVM selects it where 64 bits are volatile."""
     words: list[Value] = []
     for index in range(0, count, 2):
@@ -48,7 +48,7 @@ class HalvesDot(DotProduct):
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         """Whole words: LLVM loads bytes one by one."""
-        words = build_vector(b, WORDS, _loaded_words(b, b.at(pointer, offset), LANES))
+        words = build_vector(b, WORDS, _load_words(b, b.at(pointer, offset), LANES))
         return (b.cast("bitcast", WORDS, words, self.bytes_kind),)
 
     def accumulate(
@@ -57,7 +57,7 @@ class HalvesDot(DotProduct):
         x, w = (b.cast("bitcast", self.bytes_kind, v[0], WORDS) for v in (operand, weights))
         totals = []
         for lane in range(LANES):
-            halves = [_widened_halves(b, element(b, WORDS, v, lane)) for v in (x, w)]
+            halves = [_widen_halves(b, element(b, WORDS, v, lane)) for v in (x, w)]
             total = element(b, WORDS, sums, lane)
             for x_half, w_half in zip(*halves, strict=True):
                 total = smlad(b, total, x_half, w_half)
@@ -90,7 +90,7 @@ class MergedHalvesDot(HalvesDot, MergedDot):
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
         x, w = (b.cast("bitcast", self.bytes_kind, v[0], WORDS) for v in (operand, weights))
-        halves = _widened_halves(b, element(b, WORDS, x, 0))
+        halves = _widen_halves(b, element(b, WORDS, x, 0))
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for pair in range(0, LANES, 2):
             for half in (0, 1):
@@ -115,7 +115,7 @@ class HalvesProducts:
         return b.load(I32, pointer, align=4), b.load(I32, b.at(pointer, 4), align=4)
 
     def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
-        return _widened_halves(b, b.load(I32, pointer))
+        return _widen_halves(b, b.load(I32, pointer))
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -173,7 +173,7 @@ class SingleDot(DotProduct):
     ) -> Value:
         """Byte by byte where both are addresses; kernels that compute operands have vectors."""
         if isinstance(operand[0], Address) and isinstance(weights[0], Address):
-            return _accumulated_bytes(b, sums, operand[0], weights[0])
+            return _accumulate_bytes(b, sums, operand[0], weights[0])
         vectors = self._spread(b, operand[0]), self._loaded(b, weights[0])
         for k in range(STEP_NBYTES):
             order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
@@ -195,26 +195,26 @@ class SingleDot(DotProduct):
         return b.load(self.bytes_kind, weights) if isinstance(weights, Address) else weights
 
 
-def _accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Value:
+def _accumulate_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Value:
     """Products in this order, in which sums and addresses stay in registers."""
     totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
     for k in range(STEP_NBYTES):
-        x = _loaded_byte(b, row, k)
+        x = _load_byte(b, row, k)
         for lane in range(LANES):
-            w = _loaded_byte(b, weights, STEP_NBYTES * lane + k)
+            w = _load_byte(b, weights, STEP_NBYTES * lane + k)
             total = b.op("add", I32, totals[lane], b.op("mul", I32, x, w))
-            totals[lane] = held(b, total)
+            totals[lane] = hold(b, total)
     return build_vector(b, WORDS, totals)
 
 
-def _loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
+def _load_byte(b: Builder, pointer: Value, offset: int) -> Value:
     """A signed byte, loaded here, since LLVM keeps volatile loads in order, and extended by an
     instruction of its own: a load that does so takes its offset from a register."""
     byte = b.load_volatile(I8, b.at(pointer, offset))
-    word = held(b, b.cast("zext", I8, byte, I32))
+    word = hold(b, b.cast("zext", I8, byte, I32))
     return b.cast("sext", I8, b.cast("trunc", I32, word, I8), I32)
 
 
-def held(b: Builder, value: Value) -> Value:
+def hold(b: Builder, value: Value) -> Value:
     """The same word, computed here."""
     return b.in_register(value, "r", is_used=True)

@@ -21,12 +21,12 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     Word,
     give_specials,
     normal_parts,
-    normalized,
-    packed,
+    normalize,
+    pack,
     parts,
     product,
-    rounded,
-    shifted_up,
+    round_word,
+    shift_up,
     specials,
 )
 
@@ -125,7 +125,7 @@ def subtract() -> str:
     return c.text(("x", "y"))
 
 
-def shortened() -> str:
+def shorten() -> str:
     """The float32 of a difference of less than 29 bits; the exponent of 30 bits, with the sign
     above it, is more than 1.  0 has no sign."""
     c = RoutineBuilder("shortened")
@@ -198,7 +198,7 @@ def from_integer() -> str:
     c.label("some")
     spread = x.signed_shift(31)
     m, at = (x ^ spread) - spread, (x >> 31 << 8) + 157
-    m, at = shifted_up(c, m, at, (16, 8, 4, 2, 1), 32)
+    m, at = shift_up(c, m, at, (16, 8, 4, 2, 1), 32)
     before = c.block
     half = m >> 7
     c.branch((m << 25).is_("eq", 0), "tie", "round", likely=False)
@@ -237,7 +237,7 @@ def multiply() -> str:
     x, y = c.word("%x"), c.word("%y")
     (a, first), (b, second) = normal_parts(c, x, y)
     high, low = product(a, b)
-    m, exponent = rounded(c, "m", high, low, first + second - 128)
+    m, exponent = round_word(c, "m", high, low, first + second - 128)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
     c.give((m + (exponent << 23)) | ((x ^ y) & TOP))
     c.label("rare")
@@ -255,9 +255,9 @@ def scale_integer() -> str:
     c.unless((size - 1).is_("ugt", (1 << 24) - 2), "rare")
     second = scale >> 23
     c.unless((second - 1).is_("ugt", MOST - 1), "rare")
-    m, first = shifted_up(c, size, second + (150 - 128), (16, 8, 4, 2, 1), 24)
+    m, first = shift_up(c, size, second + (150 - 128), (16, 8, 4, 2, 1), 24)
     high, low = product(m, (scale << 8 | TOP) >> 8)
-    m, exponent = rounded(c, "m", high, low, first)
+    m, exponent = round_word(c, "m", high, low, first)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
     c.give((m + (exponent << 23)) | (spread & TOP))
     c.label("rare")
@@ -275,10 +275,10 @@ def multiply_rare() -> str:
     c.unless(b.is_("eq", INFINITY), "second")
     c.unless(a.is_("eq", 0), "zero")
     c.unless(b.is_("eq", 0), "zero")
-    (a, first), (b, second) = normalized(c, "a", a), normalized(c, "b", b)
+    (a, first), (b, second) = normalize(c, "a", a), normalize(c, "b", b)
     high, low = product(a, b)
     sticky = c.select((low & 255).is_("eq", 0), 0, 1)
-    packed(c, high | sticky, first + second - 127, sign)
+    pack(c, high | sticky, first + second - 127, sign)
     for name, other in (("first", y), ("second", x)):
         c.label(name)
         c.branch((other << 1).is_("eq", 0), "nan", "endless")
@@ -353,10 +353,10 @@ def divide_rare() -> str:
     c.unless(b.is_("eq", INFINITY), "zero")
     c.unless(b.is_("eq", 0), "second")
     c.unless(a.is_("eq", 0), "zero")
-    (m, first), (n, second) = normalized(c, "a", a), normalized(c, "b", b)
+    (m, first), (n, second) = normalize(c, "a", a), normalize(c, "b", b)
     q, whole, exponent = divided(c, m, n, first - second + 127)
     sticky = c.select((q * n).is_("eq", whole << 24), 0, 1)
-    packed(c, q << 6 | sticky, exponent, sign)
+    pack(c, q << 6 | sticky, exponent, sign)
     c.label("first")
     c.branch(b.is_("eq", INFINITY), "nan", "endless")
     c.label("second")
@@ -372,7 +372,7 @@ ROUTINES = (
             "__aeabi_fsub": subtract,
             "__aeabi_fadd": add,
             "add_rare": add_rare,
-            "shortened": shortened,
+            "shortened": shorten,
         },
     ),
     (r"\bfmul\b", {"__aeabi_fmul": multiply, "multiply_rare": multiply_rare}),

@@ -25,9 +25,9 @@ from quantglow.codegen.llvm.isa.cortex_m.float_words import (
     Word,
     difference,
     mantissa,
-    moved,
     product,
-    rounded,
+    round_word,
+    shift,
 )
 from quantglow.codegen.llvm.isa.cortex_m.integer_rounding import call_by_lanes
 from quantglow.codegen.llvm.isa.interface import Steps
@@ -85,7 +85,7 @@ def lows() -> list[int]:
     return [(value >> 28) | (value & ((1 << 28) - 1) != 0) for value in exact]
 
 
-def reduced(c: RoutineBuilder, x: Word) -> tuple[Word, Word, Word, Word]:
+def reduce_argument(c: RoutineBuilder, x: Word) -> tuple[Word, Word, Word, Word]:
     """Mantissa, exponent without its sign, and sign (0 or -1) of r, and n: x = n ln 2 + r.  Other
     arguments go to ``rare``."""
     biased = (x << 1) >> 24
@@ -134,8 +134,8 @@ def power_series(c: RoutineBuilder, r: Word, at: Word, sign: Word) -> Word:
         by = at + (exponent - end)
         if index == len(terms):
             by = by + sign
-        part, by = rounded(c, f"step{index}", high, low, by, step=-1)
-        part = moved(c, f"sum{index}", part, by, term)
+        part, by = round_word(c, f"step{index}", high, low, by, step=-1)
+        part = shift(c, f"sum{index}", part, by, term)
         value, exponent = term + ((part ^ sign) - sign), end
     return value
 
@@ -144,13 +144,13 @@ def power() -> str:
     """``exp``"""
     c = RoutineBuilder("exp_near")
     x = c.word("%x")
-    r, at, sign, n = reduced(c, x)
+    r, at, sign, n = reduce_argument(c, x)
     value = power_series(c, r, at, sign)
     high, low = product(r, r)
-    square, less = rounded(c, "square", high, low, at << 1, step=-1)
+    square, less = round_word(c, "square", high, low, at << 1, step=-1)
     high, low = product(square, value)
     # Its exponent is -less; that of r is -at.
-    tail, less = rounded(c, "tail", high, low, less + 1 - sign, step=-1)
+    tail, less = round_word(c, "tail", high, low, less + 1 - sign, step=-1)
     by = less - at
     whole = tail >> by
     c.branch(sign.is_("slt", 0), "minus", "plus")
@@ -158,7 +158,7 @@ def power() -> str:
     total = r + whole
     c.branch(total.is_("ult", HIDDEN << 1), "plus.same", "plus.long")
     c.label("plus.same")
-    same = r + moved(c, "plus.part", tail, by, r)
+    same = r + shift(c, "plus.part", tail, by, r)
     same_end = c.block
     c.jump("above")
     c.label("plus.long")
@@ -169,12 +169,12 @@ def power() -> str:
     c.label("above")
     r1 = c.phi((same_end, same), ("plus.long", longer))
     at1 = c.phi((same_end, at), ("plus.long", nearer))
-    above = moved(c, "one.above", r1, at1, c.word(0)) + HIDDEN
+    above = shift(c, "one.above", r1, at1, c.word(0)) + HIDDEN
     above_end = c.block
     c.jump("done")
     c.label("minus")
     less_r, finer = difference(c, "minus.part", r, tail, by)
-    below = c.word(HIDDEN << 1) - moved(c, "one.below", less_r, at + finer - 1, c.word(0))
+    below = c.word(HIDDEN << 1) - shift(c, "one.below", less_r, at + finer - 1, c.word(0))
     below_end = c.block
     c.jump("done")
     c.label("done")
@@ -215,23 +215,23 @@ def gate_series(c: RoutineBuilder, size: Word) -> Word:
     """``x - x^3 (c0 - x^2 (c1 - ...))`` of a positive x."""
     at, x = c.word(127) - (size >> 23), (size << 8 | TOP) >> 8
     high, low = product(x, x)
-    square, twice = rounded(c, "square", high, low, at << 1, step=-1)
+    square, twice = round_word(c, "square", high, low, at << 1, step=-1)
     value, exponent, finer = c.word(mantissa(GATE_LAST)), LAST_EXPONENT, c.word(0)
     for index, (term, end) in enumerate(TERMS):
         high, low = product(value, square)
         by = twice + (exponent - end) + finer
-        part, by = rounded(c, f"step{index}", high, low, by, step=-1)
+        part, by = round_word(c, f"step{index}", high, low, by, step=-1)
         whole = c.word(mantissa(term))
         if end == 3:
             value, finer = difference(c, f"sum{index}", whole, part, by)
         else:
-            value, finer = whole - moved(c, f"sum{index}", part, by, whole), c.word(0)
+            value, finer = whole - shift(c, f"sum{index}", part, by, whole), c.word(0)
         exponent = end
     high, low = product(square, x)
-    cube, by = rounded(c, "cube", high, low, twice, step=-1)
+    cube, by = round_word(c, "cube", high, low, twice, step=-1)
     high, low = product(cube, value)
     # Shifts to the unit of x, whose exponent is left out.
-    part, by = rounded(c, "part", high, low, by + exponent, step=-1)
+    part, by = round_word(c, "part", high, low, by + exponent, step=-1)
     value, finer = difference(c, "last", x, part, by)
     return value + ((c.word(126) - at - finer) << 23)
 
@@ -246,7 +246,7 @@ def logistic() -> str:
     m = (power << 8 | TOP) >> 8
     c.branch(biased.is_("ult", BIAS), "below", "above")
     c.label("below")
-    small = moved(c, "part", m, c.word(BIAS) - biased, c.word(0)) + HIDDEN
+    small = shift(c, "part", m, c.word(BIAS) - biased, c.word(0)) + HIDDEN
     small_end = c.block
     c.jump("sum")
     c.label("above")

@@ -58,7 +58,7 @@ class Word:
 
     def is_(self, predicate: str, other: Word | int) -> str:
         """The i1 of a comparison by ``icmp``."""
-        return self.code.emit(f"icmp {predicate} i32 {self.name}, {text_of(other)}")
+        return self.code.emit(f"icmp {predicate} i32 {self.name}, {word_text(other)}")
 
 
 @dataclass
@@ -83,11 +83,11 @@ class RoutineBuilder:
 
     def op(self, name: str, x: Word | int, y: Word | int) -> Word:
         """An instruction of two operands."""
-        return Word(self, self.emit(f"{name} i32 {text_of(x)}, {text_of(y)}"))
+        return Word(self, self.emit(f"{name} i32 {word_text(x)}, {word_text(y)}"))
 
     def float_op(self, name: str, x: Word | int, y: Word | int) -> Word:
         """An instruction of two float32, whose bits are given, as is the result."""
-        first, second = (self.emit(f"bitcast i32 {text_of(v)} to float") for v in (x, y))
+        first, second = (self.emit(f"bitcast i32 {word_text(v)} to float") for v in (x, y))
         result = self.emit(f"{name} float {first}, {second}")
         return Word(self, self.emit(f"bitcast float {result} to i32"))
 
@@ -98,7 +98,7 @@ class RoutineBuilder:
 
     def select(self, condition: str, x: Word | int, y: Word | int) -> Word:
         """x where the condition holds, else y."""
-        operands = f"i32 {text_of(x)}, i32 {text_of(y)}"
+        operands = f"i32 {word_text(x)}, i32 {word_text(y)}"
         return Word(self, self.emit(f"select i1 {condition}, {operands}"))
 
     def label(self, name: str) -> None:
@@ -126,7 +126,7 @@ class RoutineBuilder:
 
     def phi(self, *cases: tuple[str, Word | int]) -> Word:
         """The value of the block that was left."""
-        listed = ", ".join(f"[ {text_of(value)}, %{label} ]" for label, value in cases)
+        listed = ", ".join(f"[ {word_text(value)}, %{label} ]" for label, value in cases)
         return Word(self, self.emit(f"phi i32 {listed}"))
 
     def loop(self, label: str, *starts: Word) -> tuple[Word, ...]:
@@ -149,7 +149,7 @@ class RoutineBuilder:
 
     def give(self, result: Word | int) -> None:
         """End a block and the function."""
-        self.lines.append(f"  ret i32 {text_of(result)}")
+        self.lines.append(f"  ret i32 {word_text(result)}")
 
     def text(self, arguments: Sequence[str], linkage: str = "dso_local") -> str:
         """The definition."""
@@ -158,7 +158,7 @@ class RoutineBuilder:
         return f"define {linkage} i32 @{self.name}({listed}) nounwind {{\n{body}\n}}\n"
 
 
-def text_of(value: Word | int) -> str:
+def word_text(value: Word | int) -> str:
     """An operand, constants as signed numbers."""
     if isinstance(value, Word):
         return value.name
@@ -174,7 +174,7 @@ def product(a: Word, b: Word) -> tuple[Word, Word]:
     return a1 * b1 + (middle >> 8), middle | low
 
 
-def rounded(
+def round_word(
     c: RoutineBuilder, name: str, high: Word, low: Word, exponent: Word, step: int = 1
 ) -> tuple[Word, Word]:
     """A ``product`` to 24 bits, half to even, and its exponent: that of 31 bits, or one more
@@ -218,7 +218,7 @@ def parts(c: RoutineBuilder, bits: Word) -> tuple[Word, Word]:
     return c.select(is_small, fraction, fraction | HIDDEN), c.select(is_small, 1, exponent)
 
 
-def normalized(c: RoutineBuilder, name: str, bits: Word) -> tuple[Word, Word]:
+def normalize(c: RoutineBuilder, name: str, bits: Word) -> tuple[Word, Word]:
     """Mantissa of 24 bits and exponent of a number that is not 0, from its bits without a sign."""
     m, exponent = c.loop(f"{name}.head", *parts(c, bits))
     c.branch(m.is_("ult", HIDDEN), f"{name}.body", f"{name}.done")
@@ -228,7 +228,7 @@ def normalized(c: RoutineBuilder, name: str, bits: Word) -> tuple[Word, Word]:
     return m, exponent
 
 
-def packed(c: RoutineBuilder, q: Word, exponent: Word, sign: Word) -> None:
+def pack(c: RoutineBuilder, q: Word, exponent: Word, sign: Word) -> None:
     """Give the float32 of a sign, ``q`` of 31 or 32 bits, whose lowest stands for all that follow,
     and the exponent of 31 bits."""
     is_long = q.is_("slt", 0)
@@ -268,7 +268,7 @@ def give_specials(c: RoutineBuilder, sign: Word) -> None:
     c.give(NAN)
 
 
-def shifted_up(
+def shift_up(
     c: RoutineBuilder, m: Word, exponent: Word, steps: Sequence[int], width: int
 ) -> tuple[Word, Word]:
     """A number that is not 0, shifted until its highest bit is the last of ``width``, and the
@@ -291,7 +291,7 @@ def mantissa(value: float) -> int:
     return int(np.float32(value).view(np.int32)) & (HIDDEN - 1) | HIDDEN
 
 
-def moved(c: RoutineBuilder, name: str, value: Word, by: Word, beside: Word) -> Word:
+def shift(c: RoutineBuilder, name: str, value: Word, by: Word, beside: Word) -> Word:
     """``value / 2^by`` rounded to nearest; half to what makes its sum with ``beside`` even."""
     whole, lost = value >> by, value << (c.word(32) - by)
     up = lost >> 31
@@ -309,4 +309,4 @@ def difference(c: RoutineBuilder, name: str, x: Word, y: Word, by: Word) -> tupl
     of x, else 0."""
     finer = c.select((x - (y >> by)).is_("ugt", HIDDEN), c.word(0), 1)
     whole = x << finer
-    return whole - moved(c, name, y, by - finer, whole), finer
+    return whole - shift(c, name, y, by - finer, whole), finer

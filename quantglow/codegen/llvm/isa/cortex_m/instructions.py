@@ -247,11 +247,13 @@ class SignalCortexM(CortexM):
         """``vcvtr``: rounds as the processor is set, which is half to even."""
         kind, ints = vector(lanes, FLOAT), vector(lanes, I32)
         if lanes == 1:
-            return rounded(b, value)
-        return build_vector(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
+            return round_to_even(b, value)
+        return build_vector(
+            b, ints, [round_to_even(b, element(b, kind, value, i)) for i in range(lanes)]
+        )
 
 
-def rounded(b: Builder, value: Value) -> Value:
+def round_to_even(b: Builder, value: Value) -> Value:
     """A float32 rounded half to even, as int32."""
     register = b.call("llvm.arm.vcvtr.f32", FLOAT, (FLOAT, value))
     return b.cast("bitcast", FLOAT, register, I32)
@@ -321,7 +323,7 @@ class Helium(SignalCortexM):
     def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
         """``vcvtn``, four lanes at a time."""
         if lanes == 1:
-            return rounded(b, value)
+            return round_to_even(b, value)
         if lanes == LANES:
             operands = ((I32, "0"), (vector(4, FLOAT), value))
             return b.call("llvm.arm.mve.vcvtn.v4i32.v4f32", vector(4, I32), *operands)

@@ -95,11 +95,13 @@ class NestedDot(WidenedDot):
         factor = -FLIPPED if any(place % 2 for place in positions) else 0
         return np.asarray(quads[..., 0::2].sum(axis=-1, dtype=np.int64) * factor)
 
-    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+    def select_parts(
+        self, parts: tuple[Value, ...], positions: Collection[int]
+    ) -> tuple[Value, ...]:
         """The last part is what even elements need that are alone."""
         return parts[:-1] if any(place % 2 for place in positions) else parts[-1:]
 
-    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+    def to_operand(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         kind = self.words_kind
         words = b.cast("bitcast", self.bytes_kind, quads, kind)
         flipped = b.op("xor", kind, words, splat(kind, str(-FLIPPED)))

@@ -49,9 +49,9 @@ def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float
     loads = pixels * cost.loads + vectors
     issued = (computed * vectors + loads + 1) / core.issue
     inner = max(products, loads / 2, core.latency, issued) + vectors * weights
-    if held(pixels, vectors, cost) == cost.registers - 1:
+    if count_held(pixels, vectors, cost) == cost.registers - 1:
         inner += core.crowded
-    finish = pixels * sum(size * core.finish_of(size) for size in groups(vectors))
+    finish = pixels * sum(size * core.finish_cycles(size) for size in groups(vectors))
     return steps * inner + finish - core.overlap
 
 
@@ -134,8 +134,8 @@ def _shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> flo
     issued = (sums + pixels + pixels // 2 + vectors + 1) / core.issue
     inner = max(sums * cost.dot, (pixels + vectors) / 2, core.latency, issued)
     inner += vectors * core.weights
-    finish = pixels * sum(size * core.finish_of(size) for size in groups(vectors - 1))
-    return steps * inner + finish + -(-pixels // 2) * 2 * core.finish_of(1) - core.overlap
+    finish = pixels * sum(size * core.finish_cycles(size) for size in groups(vectors - 1))
+    return steps * inner + finish + -(-pixels // 2) * 2 * core.finish_cycles(1) - core.overlap
 
 
 def _shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
@@ -165,10 +165,10 @@ def fits(pixels: int, vectors: int, cost: StepCost) -> bool:
     """
     if vectors > 4 and pixels > 1:
         return False
-    return held(pixels, vectors, cost) < cost.registers
+    return count_held(pixels, vectors, cost) < cost.registers
 
 
-def held(pixels: int, vectors: int, cost: StepCost) -> int:
+def count_held(pixels: int, vectors: int, cost: StepCost) -> int:
     """Registers that a step needs."""
     computed = _whole_pixels(pixels, cost)
     return computed * (vectors + cost.rows) + vectors * cost.weights + cost.operands

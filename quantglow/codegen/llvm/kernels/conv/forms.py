@@ -106,16 +106,16 @@ class ConvForms:
 
     def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
         """``Forms``"""
-        return kernel_of(step, target, choice)
+        return choose_kernel(step, target, choice)
 
     def cycles(self, step: Compute, target: Target, choice: KernelChoice) -> float:
         """``Forms``"""
-        kernel = kernel_of(step, target, choice)
+        kernel = choose_kernel(step, target, choice)
         assert kernel is not None
         return _modeled_cycles(kernel)
 
 
-def kernel_of(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
+def choose_kernel(step: Compute, target: Target, choice: KernelChoice) -> ConvKernel | None:
     """The kernel of a choice, of which any field may be None; None where the convolution has no
     such choice."""
     if (form := FORMS.get(choice.form)) is None:
@@ -252,7 +252,7 @@ def _integer_cycles(kernel: IntegerDepthwise) -> float:
     read, kept = len(kernel.taps.read(blocks.columns)), len(kernel.taps.kept(blocks.columns))
     interleaved = (read - kept if blocks.carry else read) * len(rows.stacks)
     dots = kernel.pairs * len(kernel.column_taps) * blocks.columns
-    ends = rows.outputs * blocks.columns * kernel.target.core.finish_of(1)
+    ends = rows.outputs * blocks.columns * kernel.target.core.finish_cycles(1)
     # A stack is loaded once for all vectors, or for each pass.
     loads = rows.depth * len(blocks.passes) / blocks.vectors
     vector = dots * kernel.dot.cost.dot + interleaved * (SHUFFLES + loads) + ends

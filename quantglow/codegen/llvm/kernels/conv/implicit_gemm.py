@@ -98,7 +98,7 @@ class ConvKernel(ConvLoops):
         pixels = [(r, c) for r in range(rows) for c in range(columns)]
         kind = self.dot.kind
         bias = [
-            self.b.load(kind, self._vector_of(self.bias, place.first, n), align=4)
+            self.b.load(kind, self._load_vector(self.bias, place.first, n), align=4)
             for n in range(vectors)
         ]
         offsets = [self.geometry.input_offset(r, c) for r, c in pixels]
@@ -110,17 +110,17 @@ class ConvKernel(ConvLoops):
         """Vectors of sums of each pixel in turn."""
         return bias * pixels
 
-    def _vector_of(self, pointer: Value, first: Value, index: int) -> Value:
+    def _load_vector(self, pointer: Value, first: Value, index: int) -> Value:
         """Per-channel constants (4 bytes each) of one vector of a panel."""
         return self.b.at(
             self.b.at(pointer, self.b.mul(first, 4)), index * self.target.vector_nbytes
         )
 
-    def _multipliers_of(self, first: Value, index: int) -> Value:
+    def _load_multipliers(self, first: Value, index: int) -> Value:
         """The multipliers of one vector of a panel; nothing for float sums."""
         if not self.scale:
             return ABSENT
-        pointer = self._vector_of(self.scale, first, index)
+        pointer = self._load_vector(self.scale, first, index)
         return self.b.load(self.epilogue.results.floats, pointer, align=4)
 
     def contract(
@@ -318,7 +318,7 @@ class ConvKernel(ConvLoops):
             self.epilogue.values(
                 b,
                 sums[i],
-                self._multipliers_of(place.first, first + i),
+                self._load_multipliers(place.first, first + i),
                 extras[i],
             )
             for i in range(size)

@@ -74,10 +74,10 @@ class TilesConvKernel(TilesPlan):
         """Room for the sums of two groups; the sizes of registers."""
         b = self.b
         self.sums = b.allocate(2 * self._sums_nbytes, LINE_NBYTES)
-        self.tiles_of.configure(b, self._register_sizes())
+        self.matrix_tiles.configure(b, self._register_sizes())
 
     def leave(self) -> None:
-        self.tiles_of.release(self.b)
+        self.matrix_tiles.release(self.b)
 
     @property
     def _tile_nbytes(self) -> int:
@@ -118,7 +118,7 @@ class TilesConvKernel(TilesPlan):
         load = super()._multipliers_of
         self.multipliers = [load(place.first, v) for v in range(vectors)]
 
-    def _multipliers_of(self, first: Value, index: int) -> Value:
+    def _load_multipliers(self, first: Value, index: int) -> Value:
         return self.multipliers[index]
 
     def _sums(self, grid: BlockGrid, index: Operand, place: TilePointers) -> GroupSums:
@@ -183,7 +183,7 @@ class TilesConvKernel(TilesPlan):
 
         def store(register: int, block: int, vector: int) -> None:
             at = self._tile_at(sums.at, block, vector)
-            self.tiles_of.store(self.b, register, at, self._row_nbytes)
+            self.matrix_tiles.store(self.b, register, at, self._row_nbytes)
 
         registers = {
             self._sum_register(block, v): (block, each.first + v)
@@ -248,11 +248,11 @@ class TilesConvKernel(TilesPlan):
         for step in range(self._steps):
             run, part = divmod(step, len(self._parts))
             outer, inner = divmod(run, self.geometry.runs.inner)
-            x = self._run_of(sums.place.x, str(outer), str(inner))
+            x = self._locate_run(sums.place.x, str(outer), str(inner))
             w = self.b.at(sums.place.w, self._pass_offset(each) + step * self._step_nbytes(each))
             self._prefetch_ahead(sums, str(self._first_step(each) + step))
             begin = None if step else partial(self._begin, each, sums, stores)
-            yield from self._add_part(each, sums, self._part_of(x, part), w, begin)
+            yield from self._add_part(each, sums, self._locate_part(x, part), w, begin)
 
     def _add_looped(self, each: Pass, sums: GroupSums, stores: Stores) -> Iterator[None]:
         """All steps of a pass, as loops.  Yields after them."""
@@ -269,7 +269,7 @@ class TilesConvKernel(TilesPlan):
         overlaps = self._parts[-1].zeros > 0
         with b.loop(0, runs.outer) as outer, b.loop(0, runs.inner) as inner:
             run = b.add(b.mul(outer, runs.inner), inner)
-            x = self._run_of(sums.place.x, outer, inner)
+            x = self._locate_run(sums.place.x, outer, inner)
             w = b.at(weights, b.mul(run, parts * step_nbytes))
             step = b.add(b.mul(run, parts), self._first_step(each))
             with b.loop(0, parts - overlaps) as part:
@@ -278,7 +278,7 @@ class TilesConvKernel(TilesPlan):
                 add(row, b.at(w, b.mul(part, step_nbytes)))
             if overlaps:
                 self._prefetch_ahead(sums, b.add(step, parts - 1))
-                add(self._part_of(x, parts - 1), b.at(w, (parts - 1) * step_nbytes))
+                add(self._locate_part(x, parts - 1), b.at(w, (parts - 1) * step_nbytes))
         yield
 
     def _prefetch_ahead(self, sums: GroupSums, step: Operand) -> None:
@@ -290,14 +290,14 @@ class TilesConvKernel(TilesPlan):
         at = b.at(sums.place.w, b.mul(steps, share))
         self.prefetch(b.at(at, self.ahead_nbytes), share)
 
-    def _run_of(self, x: Value, outer: Operand, inner: Operand) -> Value:
+    def _locate_run(self, x: Value, outer: Operand, inner: Operand) -> Value:
         """The address of a run of the first pixel."""
         b, runs = self.b, self.geometry.runs
         for index, pitch in ((outer, runs.outer_pitch), (inner, runs.inner_pitch)):
             x = x if index == "0" else b.at(x, b.mul(index, pitch))
         return x
 
-    def _part_of(self, run: Value, part: int) -> Value:
+    def _locate_part(self, run: Value, part: int) -> Value:
         return self.b.at(run, self._parts[part].first * STEP_NBYTES)
 
     def _begin(self, each: Pass, sums: GroupSums, stores: Stores, block: int, vector: int) -> None:
@@ -305,14 +305,14 @@ class TilesConvKernel(TilesPlan):
         register = self._sum_register(block, vector)
         if register in stores:
             stores[register]()
-        bias = self._vector_of(self.bias, sums.place.first, each.first + vector)
-        self.tiles_of.load(self.b, register, bias, 0)
+        bias = self._load_vector(self.bias, sums.place.first, each.first + vector)
+        self.matrix_tiles.load(self.b, register, bias, 0)
 
     def _add_part(
         self, each: Pass, sums: GroupSums, x: Value, w: Value, begin: Begin | None = None
     ) -> Iterator[None]:
         """Add the products of up to a row of bytes of each pixel.  Yields after each product."""
-        b, tiles, row_nbytes = self.b, self.tiles_of, self._row_nbytes
+        b, tiles, row_nbytes = self.b, self.matrix_tiles, self._row_nbytes
         pitch = self.geometry.strides[1] * self.geometry.x.column_pitch
         of_pixels, of_weights = self._operand_registers
         load_weights = tiles.load_past_first_cache if self.fills_first_cache else tiles.load

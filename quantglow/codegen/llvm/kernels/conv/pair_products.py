@@ -227,7 +227,7 @@ class BlockConvKernel(ConvKernel):
         pixels = [(r, c) for r in range(rows) for c in range(columns)]
         kind = self.dot.kind
         bias = [
-            self.b.load(kind, self._vector_of(self.bias, place.first, n), align=4)
+            self.b.load(kind, self._load_vector(self.bias, place.first, n), align=4)
             for n in range(vectors)
         ]
         offsets = [self.geometry.input_offset(r, c) for r, c in pixels]

@@ -95,18 +95,18 @@ class RowsConvKernel(StreamedConvKernel):
         window = self._window(places[0])
 
         def tile(panel: Panel, places: list[Value]) -> None:
-            totals = self._kept(window, self.weights_of(panel))
+            totals = self._kept(window, self.load_weights(panel))
             self.finish(panel, places, self._with_bias(panel, totals))
 
-        return self.panels_of(constants, places, tile)
+        return self.load_panels(constants, places, tile)
 
-    def sums_of(self, panel: Panel, x: Value) -> Value:
-        return self._with_bias(panel, self._all_runs(x, self.weights_of(panel)))
+    def compute_sums(self, panel: Panel, x: Value) -> Value:
+        return self._with_bias(panel, self._all_runs(x, self.load_weights(panel)))
 
     def _with_bias(self, panel: Panel, totals: list[Value]) -> Value:
         """The sums of a tile as a vector."""
         kind = self.dot.kind
-        return self.b.op("add", kind, self._vector(kind, totals), self.bias_of(panel))
+        return self.b.op("add", kind, self._vector(kind, totals), self.load_bias(panel))
 
     def _vector(self, kind: Type, values: list[Value]) -> Value:
         """Scalars as a vector."""

@@ -157,7 +157,7 @@ class StreamedConvKernel(ConvKernel):
         """One panel after the other, all pixels for each."""
 
         def channels(constants: Value, places: list[Value]) -> list[Value]:
-            return self.panels_of(constants, places, self._pixels_of_panel)
+            return self.load_panels(constants, places, self._pixels_of_panel)
 
         self._groups(constants, places, channels)
 
@@ -176,7 +176,7 @@ class StreamedConvKernel(ConvKernel):
 
         self.repeated(self.conv.group, self.pointers([constants, *places]), group)
 
-    def panels_of(
+    def load_panels(
         self, constants: Value, places: list[Value], body: Callable[[Panel, list[Value]], None]
     ) -> list[Value]:
         """``body`` for each panel of a group; the addresses behind its constants and results."""
@@ -194,7 +194,7 @@ class StreamedConvKernel(ConvKernel):
 
     def _channels_of_pixel(self, constants: Value, places: list[Value]) -> list[Value]:
         """All panels of a group for one pixel."""
-        return self.panels_of(constants, places, self.one_tile)
+        return self.load_panels(constants, places, self.one_tile)
 
     def _pixels_of_panel(self, panel: Panel, places: list[Value]) -> None:
         """All pixels of a row for one panel."""
@@ -209,12 +209,12 @@ class StreamedConvKernel(ConvKernel):
 
     def one_tile(self, panel: Panel, places: list[Value]) -> None:
         """The sums of a pixel and a panel, finished and stored."""
-        self.finish(panel, places, self.sums_of(panel, places[0]))
+        self.finish(panel, places, self.compute_sums(panel, places[0]))
 
-    def bias_of(self, panel: Panel) -> Value:
+    def load_bias(self, panel: Panel) -> Value:
         return self.b.load(self.dot.kind, panel.constants, align=4)
 
-    def weights_of(self, panel: Panel) -> Value:
+    def load_weights(self, panel: Panel) -> Value:
         """The address of the weights."""
         return self.b.at(panel.constants, 2 * self.end_nbytes)
 
@@ -228,7 +228,7 @@ class StreamedConvKernel(ConvKernel):
         lanes = self.dot.lanes
         store_partial(b, self.target, results.element, lanes, panel.valid, data, places[1])
 
-    def sums_of(self, panel: Panel, x: Value) -> Value:
+    def compute_sums(self, panel: Panel, x: Value) -> Value:
         """Bias and products of all runs."""
         raise NotImplementedError
 
@@ -252,11 +252,11 @@ class MergedConvKernel(StreamedConvKernel):
         largest = LARGEST_CODE * channel_sums(w.value, magnitudes=True)
         return int(w.value.min(initial=0)) > -LARGEST_CODE and int(largest.max(initial=0)) < LIMIT
 
-    def sums_of(self, panel: Panel, x: Value) -> Value:
+    def compute_sums(self, panel: Panel, x: Value) -> Value:
         assert self.merged is not None
-        opened = self.merged.opened(self.b, self.bias_of(panel))
-        sums = self.added(x, self.weights_of(panel), opened)
-        return self.merged.closed(self.b, sums, self.bias_of(panel))
+        opened = self.merged.opened(self.b, self.load_bias(panel))
+        sums = self.added(x, self.load_weights(panel), opened)
+        return self.merged.closed(self.b, sums, self.load_bias(panel))
 
     def added(self, x: Value, w: Value, sums: Value) -> Value:
         """Sums and the products of all runs."""

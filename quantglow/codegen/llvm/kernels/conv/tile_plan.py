@@ -76,14 +76,14 @@ class TilesPlan(ConvKernel):
         if self.target.isa.tiles is None or x.dtype is not DType.U8 or not x.size:
             return False
         height, width = self.image_size
-        pixels = height * width / (self.blocks.count * self.tiles_of.rows)
+        pixels = height * width / (self.blocks.count * self.matrix_tiles.rows)
         nbytes = self.geometry.runs.nbytes
         depth = nbytes / (-(-nbytes // self._row_nbytes) * self._row_nbytes)
         channels = self.channels / (-(-self.channels // self.dot.lanes) * self.dot.lanes)
         return pixels * depth * channels >= LEAST_USE
 
     @cached_property
-    def tiles_of(self) -> MatrixTiles:
+    def matrix_tiles(self) -> MatrixTiles:
         """The matrix registers of the target."""
         tiles = self.target.isa.tiles
         assert tiles is not None
@@ -115,9 +115,9 @@ class TilesPlan(ConvKernel):
         """How pixels are cut: into few blocks, as long as possible."""
         height, width = self.image_size
         plans = [self._blocks_by_rows(height, width)]
-        if self._flat_pitch and height > 1 and width < self.tiles_of.rows:
+        if self._flat_pitch and height > 1 and width < self.matrix_tiles.rows:
             length = (height - 1) * self._flat_pitch + width
-            count = -(-length // self.tiles_of.rows)
+            count = -(-length // self.matrix_tiles.rows)
             if count <= SUMS:
                 positions = -(-length // count)
                 plans.append(TileBlocks(height, width, count, positions, self._flat_pitch))
@@ -125,7 +125,7 @@ class TilesPlan(ConvKernel):
 
     def _blocks_by_rows(self, height: int, width: int) -> TileBlocks:
         """Blocks that lie in one row each."""
-        rows, count = self.tiles_of.rows, self._group_blocks
+        rows, count = self.matrix_tiles.rows, self._group_blocks
         if height > 1 and width <= rows:
             return TileBlocks(height, width, min(count, height), width)
         return TileBlocks(height, width, count, row_positions(width, rows, count))
@@ -135,10 +135,13 @@ class TilesPlan(ConvKernel):
         """Blocks of a group: as many as sums where each vector's weights are then read once, or
         twice with pixels that stay near; one where all weights of a panel stay near."""
         height, width = self.image_size
-        blocks = height * -(-width // self.tiles_of.rows)
+        blocks = height * -(-width // self.matrix_tiles.rows)
         if self._panel_vectors == 1 or blocks <= SUMS:
             return SUMS
-        if blocks <= 2 * SUMS and self._pixels_nbytes(min(width, self.tiles_of.rows)) <= FEW_NBYTES:
+        if (
+            blocks <= 2 * SUMS
+            and self._pixels_nbytes(min(width, self.matrix_tiles.rows)) <= FEW_NBYTES
+        ):
             return SUMS
         if self._panel_vectors > 2 and self.vector_steps_nbytes <= NEAR_NBYTES:
             return 1
@@ -163,7 +166,7 @@ class TilesPlan(ConvKernel):
 
     @property
     def _row_nbytes(self) -> int:
-        return self.tiles_of.row_nbytes
+        return self.matrix_tiles.row_nbytes
 
     @property
     def _part_steps(self) -> int:
@@ -233,7 +236,7 @@ class TilesPlan(ConvKernel):
         positions, steps, row_nbytes = self.blocks.positions, self._part_steps, self._row_nbytes
         of_pixels, of_weights = self._operand_registers
         sizes = [(positions, row_nbytes)] * SUMS
-        sizes += [(0, 0)] * (self.tiles_of.registers - SUMS)
+        sizes += [(0, 0)] * (self.matrix_tiles.registers - SUMS)
         for register in of_pixels:
             sizes[register] = (positions, steps * STEP_NBYTES)
         for register in of_weights:

@@ -137,7 +137,7 @@ class GatheredConvKernel(ConvKernel):
         quads = b.cast("bitcast", dot.bytes_kind, last, words)
         for pixel in range(len(sums) // vectors):
             spread = b.shuffle(words, quads, "poison", [pixel] * dot.lanes)
-            operand = dot.operand_of(b, b.cast("bitcast", words, spread, dot.bytes_kind))
+            operand = dot.to_operand(b, b.cast("bitcast", words, spread, dot.bytes_kind))
             for n, weight in enumerate(weights):
                 index = pixel * vectors + n
                 sums[index] = dot.accumulate(b, sums[index], operand, weight)
@@ -262,7 +262,7 @@ class SharedConvKernel(ConvKernel):
         b, y, lanes, whole = self.b, self.geometry.y, self.dot.lanes, self.vectors - 1
         first, element = whole * lanes, self.epilogue.results.element
         valid = channels - first
-        scale = self._multipliers_of(place.first, whole)
+        scale = self._load_multipliers(place.first, whole)
         extra = self._shared_residual(pixels, valid, place) if place.residual else None
         value = self.epilogue.values(b, total, scale, extra)
         data = self.epilogue.results.packed(b, [value])

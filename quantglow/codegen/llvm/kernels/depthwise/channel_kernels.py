@@ -194,7 +194,7 @@ class ElementDepthwise(FloatDepthwise):
         for source, uses in self.sources(len(sums)):
             pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)
             loaded = load_partial(b, self.target, element, self.lanes, valid, pixel)
-            word = dot.words_of(b, vector(self.lanes, element), loaded)
+            word = dot.to_words(b, vector(self.lanes, element), loaded)
             for column, tap in uses:
                 sums[column] = dot.accumulate(b, sums[column], (word,), (weights[tap],))
 

@@ -201,7 +201,7 @@ class IntegerDepthwise(IntegerPlan):
         """Columns of a block that the next one finds in registers."""
         if not self.blocks.carry:
             return []
-        return self.taps_of(side).kept(self.blocks.columns)
+        return self.side_taps(side).kept(self.blocks.columns)
 
     # -- one block
 
@@ -255,17 +255,17 @@ class IntegerDepthwise(IntegerPlan):
             for source in sources:
                 if source not in window:
                     window[source] = self.interleaved(chunk, place.x, source, side, vectors)
-            operands = [[dot.operand_of(b, v) for v in window[s]] for s in sources]
+            operands = [[dot.to_operand(b, v) for v in window[s]] for s in sources]
             pair = number * self.pairs
             for row, stacks in enumerate(self.uses):
                 for stack in stacks:
                     places = self.tap_places(row, stack)
                     for i, g in enumerate(vectors):
                         position = (pair * self.vectors + g) * dot.weight_nbytes
-                        weights = dot.parts_of(dot.weights(b, place.w, position), places)
+                        weights = dot.select_parts(dot.weights(b, place.w, position), places)
                         for column in range(columns):
                             whole = operands[column][stack * len(vectors) + i]
-                            operand, old = dot.parts_of(whole, places), sums[column][row][i]
+                            operand, old = dot.select_parts(whole, places), sums[column][row][i]
                             sums[column][row][i] = dot.accumulate(b, old, operand, weights)
                     pair += 1
         return sums

@@ -101,9 +101,9 @@ class IntegerPlan:
     @property
     def taps(self) -> ColumnTaps:
         """Places of the taps of an output column."""
-        return self.taps_of(1)
+        return self.side_taps(1)
 
-    def taps_of(self, side: int) -> ColumnTaps:
+    def side_taps(self, side: int) -> ColumnTaps:
         """The same of a group of ``side`` columns that lie side by side."""
         return ColumnTaps(tuple(self.column_taps), side * self.conv.strides[1])
 
@@ -137,11 +137,11 @@ class IntegerPlan:
         """Columns and vectors of a pass."""
         if self.chosen is not None:
             return next(
-                p for p in self.blocks_of(self.rows) if block_choice(self.rows, p) == self.chosen
+                p for p in self.row_blocks(self.rows) if block_choice(self.rows, p) == self.chosen
             )
         return plan_block(self.rows, self.taps, self.target.registers, halves=self.cuts_channels)
 
-    def blocks_of(self, rows: RowPlan) -> list[BlockPlan]:
+    def row_blocks(self, rows: RowPlan) -> list[BlockPlan]:
         """The plans of blocks that can be chosen for some rows."""
         return block_plans(rows, self.taps, self.target.registers, halves=self.cuts_channels)
 
@@ -154,7 +154,7 @@ class IntegerPlan:
     def possible_choices(self) -> list[KernelChoice]:
         """All rows and blocks that can be chosen."""
         plans = map(self.rows_of, range(1, min(MOST_ROWS, self.y.height) + 1))
-        return [block_choice(rows, blocks) for rows in plans for blocks in self.blocks_of(rows)]
+        return [block_choice(rows, blocks) for rows in plans for blocks in self.row_blocks(rows)]
 
     @property
     def vectors(self) -> int:
@@ -218,9 +218,9 @@ class DepthwisePacker:
 
     def runs(self) -> list[Array]:
         """For each run of channels: int [vectors, lanes], the channel of each sum, -1 for none."""
-        return [c for chunk in self.chunks for c in self._runs_of(chunk)]
+        return [c for chunk in self.chunks for c in self._chunk_runs(chunk)]
 
-    def _runs_of(self, chunk: Chunk) -> list[Array]:
+    def _chunk_runs(self, chunk: Chunk) -> list[Array]:
         order = self.order % chunk.width
         channels = np.where(order < chunk.valid, order + chunk.first, -1)
         return [np.where(channels < 0, -1, channels + i * chunk.width) for i in range(chunk.count)]

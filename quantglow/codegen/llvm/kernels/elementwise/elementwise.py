@@ -218,7 +218,7 @@ class _ElementwiseBody:
         scalars = self._scalars(pointers, piece)
         value = scalars.value(self.expression)
         if scalars.kind_of(self.expression) == "b":
-            bits = scalars.lanes_of(self.expression)
+            bits = scalars.expression_type(self.expression)
             value = self.b.cast("zext", bits, value, vector(piece.lanes, I32))
         # A constant expression is a literal, which packs and selects cannot all take.
         return self.b.freeze(value) if isinstance(value, ConstantValue) else value

@@ -160,7 +160,7 @@ class _RowLoop:
         operands = zip(self.pointers[1:], kernel.strides, strict=True)
         at = [b.at(pointer, b.mul(index, stride)) for pointer, stride in operands]
         shared = {
-            expr: b.broadcast(lanes, self.invariants.row.lanes_of(expr), value)
+            expr: b.broadcast(lanes, self.invariants.row.expression_type(expr), value)
             for expr, value in self.invariants.shared.items()
         }
         values = kernel.values(at, lanes, lanes, shared)

@@ -247,7 +247,7 @@ class _Row:
         for start in range(0, count, self.lanes):
             yield Piece(start, self.lanes, min(self.lanes, count - start))
 
-    def values_of(self, index: Value | int, piece: Piece) -> RowValues:
+    def load_values(self, index: Value | int, piece: Piece) -> RowValues:
         """The expressions on a piece; those of short rows are the same in every pass."""
         if not self.kernel.is_short:
             return self.new_values(index, piece)
@@ -286,7 +286,7 @@ class _Row:
         def body(index: Value | int, group: Sequence[Piece], totals: list[Value]) -> list[Value]:
             new_totals = list(totals)
             for position, piece in enumerate(group):
-                values = self.values_of(index, piece)
+                values = self.load_values(index, piece)
                 value = self.filled(values.value(stage), piece, fold)
                 new_totals[position] = fold.combine(self.lanes, new_totals[position], value)
                 for expr in sorted(saved, key=str):
@@ -320,7 +320,7 @@ class _Row:
             out = self.at(self.pointers[0], index, Piece(0, 1, 1), nbytes)
             for first in range(0, len(group), 4):
                 some = group[first : first + 4]
-                values = [result(self.b, self.values_of(index, p), expression) for p in some]
+                values = [result(self.b, self.load_values(index, p), expression) for p in some]
                 self.store(out, some, values)
             return []
 

@@ -335,7 +335,7 @@ class ByteProduct(IntegerProduct):
         b, word = self.b, self.last_word(row, count)
         lanes = vector(self.lanes, I32)
         copies = b.broadcast(self.lanes, I32, word)
-        return self.dot.operand_of(b, b.cast("bitcast", lanes, copies, self.dot.bytes_kind))
+        return self.dot.to_operand(b, b.cast("bitcast", lanes, copies, self.dot.bytes_kind))
 
     def last_word(self, row: Value, count: int) -> Value:
         """The last bytes of a row as an int32: fewer than four, or a free number of one to four,

@@ -398,7 +398,7 @@ class GroupwiseIntegerProduct(GroupedProduct):
             packed = b.cast("bitcast", dot.words_kind, words, dot.bytes_kind)
         if bits < 8:
             packed = b.op("and", dot.bytes_kind, packed, splat(dot.bytes_kind, str(2**bits - 1)))
-        return dot.operand_of(b, packed)
+        return dot.to_operand(b, packed)
 
     def finish(self, rows: int, totals: Sequence[Value], out: Value) -> None:
         """Totals plus the bias."""

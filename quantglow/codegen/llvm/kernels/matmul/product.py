@@ -142,7 +142,7 @@ class MatrixProduct:
     def items(self) -> int:
         return self.batch * self.panels
 
-    def vectors_of(self, width: int) -> list[PanelColumns]:
+    def panel_columns(self, width: int) -> list[PanelColumns]:
         """The vectors of a panel of ``width`` columns."""
         starts = range(0, width, self.lanes)
         return [PanelColumns(start, min(self.lanes, width - start)) for start in starts]
@@ -220,13 +220,13 @@ class MatrixProduct:
             return
         last_width = self.columns - (self.panels - 1) * width
         if self.panels == 1 or last_width == width:
-            self.all_rows(at, self.vectors_of(last_width))
+            self.all_rows(at, self.panel_columns(last_width))
             return
         last = b.compare("eq", b.index, panel, str(self.panels - 1))
         with b.when(b.op("xor", I1, last, "true")):
-            self.all_rows(at, self.vectors_of(width))
+            self.all_rows(at, self.panel_columns(width))
         with b.when(last):
-            self.all_rows(at, self.vectors_of(last_width))
+            self.all_rows(at, self.panel_columns(last_width))
 
     def free_panel_cases(self, panel: Value, at: Sequence[Value]) -> None:
         """Panels of any number of vectors, the last of which ends with the last column."""
@@ -250,7 +250,7 @@ class MatrixProduct:
             if whole:
                 is_case = b.op("and", I1, is_case, beyond[whole - 1])
             with b.when(is_case):
-                self.all_rows(at, [*self.vectors_of(whole * lanes), PanelColumns(begin, lanes)])
+                self.all_rows(at, [*self.panel_columns(whole * lanes), PanelColumns(begin, lanes)])
 
     def all_rows(self, at: Sequence[Value], panel: Sequence[PanelColumns]) -> None:
         b = self.b

@@ -126,32 +126,32 @@ class ReduceKernel:
         if is_free(short):
             self._free_columns(at_y, at_x, block)
         elif not short:
-            self.block_of(at_y, at_x, self.block)
+            self.reduce_block(at_y, at_x, self.block)
         elif self.blocks == 1:
-            self.block_of(at_y, at_x, short)
+            self.reduce_block(at_y, at_x, short)
         else:
             last = b.compare("eq", b.index, block, str(self.blocks - 1))
             with b.when(b.op("xor", I1, last, "true")):
-                self.block_of(at_y, at_x, self.block)
+                self.reduce_block(at_y, at_x, self.block)
             with b.when(last):
-                self.block_of(at_y, at_x, short)
+                self.reduce_block(at_y, at_x, short)
 
     def _free_columns(self, y: Value, x: Value, block: Value) -> None:
         """A block of a free number of results; the last one in vectors, then narrower ones."""
         b, begin = self.b, 0
         is_whole = b.compare("slt", b.index, block, str(self.inner // self.block))
         with b.when(is_whole):
-            self.block_of(y, x, self.block)
+            self.reduce_block(y, x, self.block)
         with b.when(b.op("xor", I1, is_whole, "true")):
             remainder = self.inner % self.block
             for width in sorted({self.lanes, min(SHORT, self.lanes), 1}, reverse=True):
                 end = remainder - remainder % width
                 with b.loop(begin, end, width) as index:
                     at_y = b.at(y, b.mul(index, self.y_strides[1]))
-                    self.block_of(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)
+                    self.reduce_block(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)
                 begin = end
 
-    def block_of(self, y: Value, x: Value, width: int) -> None:
+    def reduce_block(self, y: Value, x: Value, width: int) -> None:
         b = self.b
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [self.start(p.lanes) for p in group]

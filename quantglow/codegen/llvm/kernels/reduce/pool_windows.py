@@ -270,4 +270,4 @@ class FreeWindows(PoolWindows):
 def full_scale(pool: AveragePool) -> float:
     """The divisor or multiplier of windows inside the image."""
     elements = np.array(pool.kernel[0] * pool.kernel[1], np.float64)
-    return float(elements if pool.out is None else pool.output_scale_of(elements))
+    return float(elements if pool.out is None else pool.output_scales(elements))

@@ -77,7 +77,7 @@ class ByteSums(ReduceKernel):
         vectors_in_row = -(-likely(self.inner) // self.lanes)
         return self.lanes * min(MOST_VECTORS, -(-vectors_in_row // 2))
 
-    def block_of(self, y: Value, x: Value, width: int) -> None:
+    def reduce_block(self, y: Value, x: Value, width: int) -> None:
         b = self.b
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [splat(self.kind(p.lanes), "0") for p in group]
@@ -193,7 +193,7 @@ class ShortSums(ReduceKernel):
             if begin < end:
                 with b.loop(begin, end, width) as index:
                     at_y = b.at(y, b.mul(index, self.y_strides[1]))
-                    self.block_of(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)
+                    self.reduce_block(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)
 
 
 KERNELS = (ShortSums, ByteSums, ReduceKernel)

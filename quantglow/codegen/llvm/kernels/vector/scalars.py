@@ -99,7 +99,7 @@ class Scalars:
         """``kind_of`` of each operand."""
         return tuple(map(dtype_kind, self.dtypes))
 
-    def lanes_of(self, expr: Expr) -> Type:
+    def expression_type(self, expr: Expr) -> Type:
         """The LLVM type of an expression's lanes."""
         return vector(self.lanes, LANE_TYPES[self.kind_of(expr)])
 
@@ -110,7 +110,7 @@ class Scalars:
         if (x := _logistic_argument(expr)) is not None:
             return self._function("logistic", x)
         if expr.op in _PLAIN:
-            return self.b.op(_PLAIN[expr.op], self.lanes_of(expr), *map(self.value, args))
+            return self.b.op(_PLAIN[expr.op], self.expression_type(expr), *map(self.value, args))
         if expr.op in _PREDICATES:
             return self._compared(_PREDICATES[expr.op], *args)
         if expr.op in _EXTREMES:
@@ -135,7 +135,7 @@ class Scalars:
         if is_free(expr.value):
             return self.b.broadcast(self.lanes, I64, str(expr.value))
         literal = f32(float(expr.value)) if expr.op == "f" else str(int(expr.value))
-        return splat(self.lanes_of(expr), literal)
+        return splat(self.expression_type(expr), literal)
 
     def _compared(self, predicate: str, x: Expr, y: Expr) -> Value:
         """Ordered: false if either is NaN."""
@@ -144,17 +144,19 @@ class Scalars:
             predicate = f"o{predicate}"
         elif predicate != "eq":
             predicate = f"{'u' if kind == 'b' else 's'}{predicate}"
-        return self.b.compare(predicate, self.lanes_of(x), self.value(x), self.value(y))
+        return self.b.compare(predicate, self.expression_type(x), self.value(x), self.value(y))
 
     def _extreme(self, name: str, x: Expr, y: Expr) -> Value:
-        kind = self.lanes_of(x)
+        kind = self.expression_type(x)
         suffix = vector(self.lanes, LANE_TYPES[self.kind_of(x)]).suffix
         return self.b.call(
             f"llvm.{name}.{suffix}", kind, (kind, self.value(x)), (kind, self.value(y))
         )
 
     def invert(self, x: Expr) -> Value:
-        return self.b.op("xor", self.lanes_of(x), self.value(x), splat(self.lanes_of(x), "true"))
+        return self.b.op(
+            "xor", self.expression_type(x), self.value(x), splat(self.expression_type(x), "true")
+        )
 
     def negative(self, x: Expr) -> Value:
         return self.b.negate(self.value(x))
@@ -167,7 +169,7 @@ class Scalars:
         if self.kind_of(x) == "f":
             return self.value(x)
         name = "uitofp" if self.kind_of(x) == "b" else "sitofp"
-        return self.b.cast(name, self.lanes_of(x), self.value(x), self.kind)
+        return self.b.cast(name, self.expression_type(x), self.value(x), self.kind)
 
     def to_int32(self, x: Expr) -> Value:
         return self._to_integer(x, I32, "trunc")
@@ -177,7 +179,7 @@ class Scalars:
 
     def _to_integer(self, x: Expr, element: Type, resize: str) -> Value:
         """Floats saturate, integers wrap, true is 1."""
-        source, result, value = self.lanes_of(x), vector(self.lanes, element), self.value(x)
+        source, result, value = self.expression_type(x), vector(self.lanes, element), self.value(x)
         if source == result:
             return value
         if self.kind_of(x) == "f":
@@ -265,21 +267,23 @@ class Scalars:
         return math_functions.power(self.b, self.target, self.lanes, self.value(x), self.value(y))
 
     def select(self, condition: Expr, x: Expr, y: Expr) -> Value:
-        return self.b.select(self.lanes_of(x), self.value(condition), self.value(x), self.value(y))
+        return self.b.select(
+            self.expression_type(x), self.value(condition), self.value(x), self.value(y)
+        )
 
     def quotient(self, x: Expr, y: Expr) -> Value:
         """Towards zero; 0 where the divisor is 0."""
-        kind, divisor = self.lanes_of(x), self._safe_divisor(x, y)
+        kind, divisor = self.expression_type(x), self._safe_divisor(x, y)
         value = self.b.op("sdiv", kind, self.value(x), divisor)
         return self._unless_zero(y, value)
 
     def remainder(self, x: Expr, y: Expr) -> Value:
         """The remainder with the sign of x; 0 if the divisor is 0, which is taken for 1."""
-        return self.b.op("srem", self.lanes_of(x), self.value(x), self._safe_divisor(x, y))
+        return self.b.op("srem", self.expression_type(x), self.value(x), self._safe_divisor(x, y))
 
     def modulo(self, x: Expr, y: Expr) -> Value:
         """The remainder with the sign of y: one divisor more where the signs differ."""
-        b, kind, zero = self.b, self.lanes_of(x), splat(self.lanes_of(x), "0")
+        b, kind, zero = self.b, self.expression_type(x), splat(self.expression_type(x), "0")
         remainder = self.remainder(x, y)
         moved = b.op("add", kind, remainder, self.value(y))
         differ = b.compare("slt", kind, b.op("xor", kind, remainder, self.value(y)), zero)
@@ -291,7 +295,7 @@ class Scalars:
 
         The latter wraps to itself, as division by 1 does.
         """
-        b, kind = self.b, self.lanes_of(y)
+        b, kind = self.b, self.expression_type(y)
         lowest = -(2 ** (63 if self.kind_of(y) == "l" else 31))
         one, divisor = splat(kind, "1"), self.value(y)
         safe = b.select(kind, b.compare("eq", kind, divisor, splat(kind, "0")), one, divisor)
@@ -302,22 +306,22 @@ class Scalars:
 
     def shift_left(self, x: Expr, y: Expr) -> Value:
         inside, amount = self._amount(y, "0")
-        kind = self.lanes_of(x)
+        kind = self.expression_type(x)
         moved = self.b.op("shl", kind, self.value(x), amount)
         return self.b.select(kind, inside, moved, splat(kind, "0"))
 
     def shift_right(self, x: Expr, y: Expr) -> Value:
         most = "63" if self.kind_of(y) == "l" else "31"
-        return self.b.op("ashr", self.lanes_of(x), self.value(x), self._amount(y, most)[1])
+        return self.b.op("ashr", self.expression_type(x), self.value(x), self._amount(y, most)[1])
 
     def _amount(self, y: Expr, otherwise: Operand) -> tuple[Value, Value]:
         """Whether a shift lies within the width, and the shift if so."""
-        kind, width = self.lanes_of(y), "64" if self.kind_of(y) == "l" else "32"
+        kind, width = self.expression_type(y), "64" if self.kind_of(y) == "l" else "32"
         inside = self.b.compare("ult", kind, self.value(y), splat(kind, width))
         return inside, self.b.select(kind, inside, self.value(y), splat(kind, otherwise))
 
     def _unless_zero(self, y: Expr, value: Value) -> Value:
-        kind = self.lanes_of(y)
+        kind = self.expression_type(y)
         zero = splat(kind, "0")
         return self.b.select(kind, self.b.compare("eq", kind, self.value(y), zero), zero, value)
 
