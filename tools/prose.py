@@ -100,12 +100,20 @@ def paragraphs(content: str, first: int, is_docstring: bool = False) -> Iterator
 
 def docstrings(tree: ast.Module) -> Iterator[Text]:
     """Strings that stand alone: docstrings, also of constants; and the names of tests."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 yield from paragraphs(node.value.value, node.lineno, is_docstring=True)
         elif isinstance(node, ast.FunctionDef) and BAD_NAME.search(node.name):
             yield Text(node.lineno, node.name.removeprefix("test_").replace("_", " "))
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node; expressions, most of a tree, are not walked."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for statement in getattr(tree, field, ()):
+            yield statement
+            yield from statements(statement)
 
 
 def comments(file: object) -> Iterator[Text]:

@@ -115,7 +115,7 @@ class TilesConvKernel(TilesPlan):
 
     def _keep_constants(self, place: TilePointers, vectors: int) -> None:
         """Load what all pixels of a panel need once: to LLVM, tile instructions write anywhere."""
-        load = super()._multipliers_of
+        load = super()._load_multipliers
         self.multipliers = [load(place.first, v) for v in range(vectors)]
 
     def _load_multipliers(self, first: Value, index: int) -> Value:
