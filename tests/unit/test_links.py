@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tools.prose import ROOT, files, is_generated
 
 PAGES = [path for path in files([ROOT]) if path.suffix == ".md"]
@@ -45,14 +43,20 @@ def ends_of(parts: tuple[str, ...]) -> Iterator[str]:
     return ("/".join(parts[first:]) for first in range(len(parts)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files(page: Path) -> None:
+def broken_links(page: Path) -> list[str]:
     targets = (t for t in LINK.findall(text_of(page)) if not re.match(r"\w+:", t))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    return [target for target in targets if not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_paths_in_backticks_exist(page: Path) -> None:
+def unknown_paths(page: Path) -> list[str]:
     named = set(PATH.findall(text_of(page))) - ELSEWHERE.keys()
     paths = (path for path in named if not PLACEHOLDER.search(path))
-    assert [path for path in paths if path.rstrip("/") not in ends_of_paths()] == []
+    return [path for path in paths if path.rstrip("/") not in ends_of_paths()]
+
+
+def test_links_lead_to_files() -> None:
+    assert {name_of(page): broken for page in PAGES if (broken := broken_links(page))} == {}
+
+
+def test_paths_in_backticks_exist() -> None:
+    assert {name_of(page): unknown for page in PAGES if (unknown := unknown_paths(page))} == {}
