@@ -49,6 +49,7 @@ def test_altered_texts_are_accepted_and_refused() -> None:
     assert sum(each.result.refused > 0 and bool(each.changed) for each in drawn) > 15
 
 
+@pytest.mark.slow
 def test_an_undeclared_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fuzzer draws operands of kinds that the compiler does not take."""
     monkeypatch.setattr("quantglow.ir.ops.MaxPool.takes", {})

@@ -50,6 +50,7 @@ def test_an_error_is_a_finding(python: EmulatedPython, task: dict[str, Any]) -> 
     assert python.difference({**task, "threads": 0}).startswith("raises OptionError")
 
 
+@pytest.mark.slow
 def test_the_end_of_the_process_is_a_finding_of_one_graph(
     python: EmulatedPython, task: dict[str, Any]
 ) -> None:

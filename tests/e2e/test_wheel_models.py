@@ -104,6 +104,7 @@ def test_int8_voice_activity_is_that_of_the_interpreter(int8_vad: Any, rate: int
         assert value == pytest.approx(float(qg.interpret(graph, feeds)[0][0, 0]), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_saved_int8_model_knows_both_rates(int8_vad: Any, tmp_path: Path) -> None:
     int8_vad.save(tmp_path / "vad.qgm")
     loaded = qg.load(tmp_path / "vad.qgm", num_threads=1)
@@ -133,6 +134,7 @@ def test_float_magika_is_that_of_onnxruntime(magika: str) -> None:
         np.testing.assert_allclose(compiled(tokens), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_int8_magika_names_the_same_types(magika: str) -> None:
     """Its layer normalizations take roots of variances: 30 dB and more; 2 dB with these in int8."""
     compiled = qg.quantize_and_compile(magika, files(6), num_threads=1, progress=False)
@@ -165,6 +167,7 @@ def waves(count: int) -> list[dict[str, np.ndarray]]:
     return collected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mark_slow(SPECTRA, SPECTRA[1:3]))
 @pytest.mark.parametrize("form", mark_slow(["", "_conv"], {""}))
 def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:

@@ -71,6 +71,7 @@ def test_tuned_integers_are_those_of_the_interpreter(
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow
 @moderate
 @given(data=st.data(), case=st.one_of(cases(), cases(depthwise=True)), level=levels)
 def test_tuned_floats_are_those_of_the_default_bit_for_bit(

@@ -65,6 +65,7 @@ def test_each_quantizer_has_its_figures(files: Path) -> None:
         assert (row.caveat in comparison.notes) == saturates()
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_a_verdict(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_quantizer_that_fails_is_a_row(
     assert f"a: {broken.reason}" in comparison.notes
 
 
+@pytest.mark.slow
 def test_a_quantizer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"a": replace(MINMAX, name="a", place="tests.unit.isolated_calls:hang")}
     monkeypatch.setattr("quantglow.api.compare.PEER_QUANTIZERS", known)

@@ -289,6 +289,7 @@ def test_bench_warns_where_the_machine_is_busy(
     assert "busy (3.1 processors in use)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_bench_compares_with_other_runtimes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,6 +388,7 @@ def test_bundle_refuses_flags_of_quantization_without_data(
     assert "--preset, --int16-activations, --seed: nothing is quantized without" in said
 
 
+@pytest.mark.slow
 def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:
     np.savez(folder / "any.npz", x=image((4, 3, 9, 5)))
     run(folder, "quantize free.onnx --calibration-data any.npz --output any.qgm")
@@ -584,6 +586,7 @@ def test_the_measurement_of_a_machine_says_how_far_it_is(
     assert "16 tiles timed\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bench_has_one_median_of_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "bench net.onnx --seconds 1 --num-threads 1 --compare onnxruntime --json"
     assert run(folder, f"{line} --batch-sizes 1 1") == 0

@@ -208,6 +208,7 @@ def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert qg.compile(graph, num_threads=1).report.memory.peak_nbytes < whole / 3
 
 
+@pytest.mark.slow
 def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = int8_images()
     monkeypatch.setattr(batches, "NEAR_NBYTES", 1)

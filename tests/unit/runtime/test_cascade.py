@@ -67,6 +67,7 @@ def test_the_second_stage_has_a_program_for_all_shapes(detectors: Any) -> None:
     assert late and all("1 RoiAlign in onnxruntime" in entry.elsewhere for entry in late)
 
 
+@pytest.mark.slow
 def test_both_stages_are_int8_and_equal_with_all_threads(tmp_path: Path) -> None:
     samples = [picture(40 + seed, 44, seed) for seed in range(4)]
     built: list[Any] = [

@@ -66,6 +66,7 @@ def first_graph(tail: StagedTail) -> Any:
     return tail.suffix.specialisations.first.graph
 
 
+@pytest.mark.slow
 @given(st.integers(2, 90), st.integers(0, 1000), st.booleans())
 def test_all_threads_and_counts_give_the_integers_of_the_interpreter(
     count: int, seed: int, again: bool

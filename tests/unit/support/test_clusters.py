@@ -94,6 +94,7 @@ def test_clusters_that_may_get_workers_are_awaited(adapts: bool, starts: bool) -
     absent(FakeClient(adapts=adapts), GONE_SECONDS + 1, starts).check()
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_workers_are_all_dead_says_so_in_seconds() -> None:
     with (
         distributed.LocalCluster(

@@ -183,6 +183,7 @@ def test_a_cluster_that_lost_its_machines_is_an_error(
         outcomes(client, host="a kind that is gone")
 
 
+@pytest.mark.slow
 def test_a_network_tuned_on_a_cluster_gives_the_same_bits(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

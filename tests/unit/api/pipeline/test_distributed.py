@@ -136,6 +136,7 @@ def test_a_graph_cannot_be_sent(client: Any) -> None:
         qg.profile(graph, SAMPLES, client=client)
 
 
+@pytest.mark.slow
 def test_samples_that_kill_every_worker_are_named(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_all_levels_share_their_weights_wherever_they_lie(
     assert written(program, compiled.graph, feeds, place) == interpreted(compiled.graph, feeds)
 
 
+@pytest.mark.slow
 @is_x86
 @each_compiler
 def test_given_levels_read_weights_of_the_caller(

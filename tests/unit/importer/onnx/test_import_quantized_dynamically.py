@@ -321,6 +321,7 @@ def test_lstm_of_any_length(tmp_path: Path) -> None:
             assert np.abs(mine - its).max() < 2e-3
 
 
+@pytest.mark.slow
 @moderate
 @given(
     steps=st.integers(1, 12),

@@ -60,6 +60,7 @@ def test_deeper_models_than_protobuf_reads_are_refused(levels: int) -> None:
             qg.compile(value)
 
 
+@pytest.mark.slow
 def test_chains_longer_than_the_recursion_limit_are_compiled() -> None:
     count = sys.getrecursionlimit() + 100
     names = ["x", *(f"v{i}" for i in range(count - 1)), "y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_depthwise_sums_of_integers_are_exact(
     np.testing.assert_array_equal(actual, one_by_one(x, w, strides, dilations))
 
 
+@pytest.mark.slow
 def test_large_images_are_computed_in_parts_of_the_same_values() -> None:
     rng = np.random.default_rng(0)
     for channels in (8, MANY_CHANNELS):

@@ -87,6 +87,7 @@ def test_a_part_behind_the_cut_is_int8_too(tmp_path: Path) -> None:
         assert_near(session.run(None, {"x": x}), compiled.run(None, {"x": x}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", mark_slow([{}, {"stops": True}, {"numbered": True, "behind": True}], [{}])
 )

@@ -116,6 +116,7 @@ def test_a_trip_over_nothing_comes_before_the_others() -> None:
         assert_runs(compiled, model, feeds_of(model, P=start))
 
 
+@pytest.mark.slow
 def test_the_reference_backend_makes_trip_after_trip() -> None:
     model = attending_loop(66)
     assert_runs(qg.compile(model, backend="reference"), model, feeds_of(model))

@@ -127,6 +127,7 @@ def test_the_report_of_a_program_that_was_read_is_that_of_a_compiled_one(
     assert str(second.build.programs[0].program) == str(first.build.programs[0].program)
 
 
+@pytest.mark.slow
 def test_calls_of_a_program_that_was_read_are_timed(
     folder: Path, planned: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_the_best_included_level_serves_a_processor_of_another_name(
     assert loaded.specialisations.target == GENERIC
 
 
+@pytest.mark.slow
 def test_shapes_that_came_before_run_without_compiling(
     tmp_path: Path, forbid_compiling: Callable[[], None]
 ) -> None:

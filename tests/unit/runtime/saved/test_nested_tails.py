@@ -143,6 +143,7 @@ def test_files_inside_of_a_file_do_not_expand_each_other(
         qg.load(repacked(path, edit, compression=zipfile.ZIP_DEFLATED), num_threads=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", mark_slow([REST, BODY], {REST}))
 def test_too_many_files_inside_of_a_file_are_refused(member: str, tmp_path: Path) -> None:
     """Each file has the whole tail, so that the fault is their number."""

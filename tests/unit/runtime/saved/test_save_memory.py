@@ -74,6 +74,7 @@ def test_saving_needs_no_copy_of_the_weights(tmp_path: Path, kind: Any, is_run: 
     assert grown < MOST_SHARE * path.stat().st_size
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 def test_a_file_is_held_once_while_it_is_compiled(tmp_path: Path) -> None:
     path = tmp_path / "decoder.onnx"

@@ -79,6 +79,7 @@ with np.load(sys.argv[3]) as arrays:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_fresh_process_gives_the_same_numbers(
     compiled: Any, path: Path, threads: int, tmp_path: Path

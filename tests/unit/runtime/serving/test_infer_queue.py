@@ -447,6 +447,7 @@ futures = [queue.submit(feeds(value)) for value in range(1000)]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [END, BOTH_CLOSE], ids=["calls wait", "callbacks close it"])
 def test_a_process_ends_while_a_queue_is_in_use(script: str) -> None:
     done = subprocess.run(

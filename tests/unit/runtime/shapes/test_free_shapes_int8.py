@@ -141,6 +141,7 @@ def test_accuracy_control_tries_models_of_free_shape() -> None:
     assert compiled.get_inputs()[0].shape == ["N", 3, "H", "W"]
 
 
+@pytest.mark.slow
 def test_a_contract_holds_at_other_shapes_by_the_same_steps() -> None:
     strict = qg.quantize_and_compile(free_model(), SAMPLES, max_drop=1e-3, num_threads=1)
     raised = {n.name: n.precision for n in strict.report.layers}

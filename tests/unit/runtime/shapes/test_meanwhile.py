@@ -395,5 +395,6 @@ print([calls.onnxruntime for calls in compiled.answers])
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_end_while_a_program_is_compiled(tmp_path: Path) -> None:
     assert outcome(PROGRAM, tmp_path) == (0, "[1, 1]\n", "")

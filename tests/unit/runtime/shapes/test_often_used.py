@@ -156,5 +156,6 @@ print("ran")
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_end_while_one_is_compiled(tmp_path: Path) -> None:
     assert outcome(PROGRAM, tmp_path) == (0, "ran\n", "")

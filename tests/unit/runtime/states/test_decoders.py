@@ -60,6 +60,7 @@ def programs_of(compiled: CompiledModel) -> int:
     return len(compiled.specialisations.served())
 
 
+@pytest.mark.slow
 def test_300_tokens_take_three_programs(session: onnxruntime.InferenceSession) -> None:
     compiled = qg.compile(decoder_model(DECODER), num_threads=1)
     assert isinstance(compiled, CompiledModel)
@@ -137,6 +138,7 @@ def test_hidden_tokens_of_a_batch_change_nothing(
         np.testing.assert_allclose(mine[:, :, 4:], its[:, :, 4:], atol=ATOL)
 
 
+@pytest.mark.slow
 def test_a_program_of_a_prompt_is_saved(compiled: CompiledModel, tmp_path: Path) -> None:
     cache = DECODER.empty_cache(1)
     compiled.run(None, DECODER.feeds(prompt(1, 7), cache))

@@ -86,6 +86,7 @@ def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bo
     np.testing.assert_allclose(np.concatenate(actual, axis=1), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_rows_of_an_int8_decoder_stay_as_they_are() -> None:
     """Each call copies the rows before it, in place in a state, which gives the same integers."""
     config = CONFIGS[False]

@@ -54,6 +54,7 @@ print("ran")
 """A program on Linux without what only Linux, or only POSIX, has."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", mark_slow(["darwin", "win32"], {"win32"}))
 def test_models_are_calibrated_compiled_and_saved(tmp_path: Path, platform: str) -> None:
     environment = {
