@@ -3,8 +3,8 @@
 Negative indices count from the end.  An index beyond that is an ``OutOfRangeError``; compiled code
 takes the first element or writes nothing, and reports the index when it is done.
 
-Positions in a flattened tensor are computed from indices of several axes.  ``misplace`` stands for
-the position of an index that is out of range: no tensor is that large.
+Positions in a flattened tensor are computed from indices of several axes.  ``misplaced_index``
+stands for the position of an index that is out of range: no tensor is that large.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ MOST_INDEX = _CENTER - 1
 """Larger indices are reported as this one."""
 
 
-def misplace(length: int) -> int:
+def misplaced_index(length: int) -> int:
     """The position of index 0 where it is out of range for an axis of this length; those of other
     indices up to ``MOST_INDEX`` lie beside it."""
     return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTER
 
 
 def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
-    """The error for an index of a Gather or Scatter of this name, which may be ``misplace``."""
+    """The error for an index of a Gather or Scatter of this name, which may be
+    ``misplaced_index``."""
     of, at = divmod(index - _MISPLACED, _LENGTHS)
     if 0 <= of <= length:  # an axis is no longer than the tensor that has it
         length, index = of, at - _CENTER

@@ -19,7 +19,7 @@ from quantglow.ir.ops import Elementwise, Expand, Gather, Reshape, Slice, TopK, 
 from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.indexing import MOST_INDEX, misplace, out_of_range
+from quantglow.ir.ops.indexing import MOST_INDEX, misplaced_index, out_of_range
 from quantglow.ir.symbolic.size import is_free, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
@@ -82,7 +82,9 @@ class Bound:
     def broken(self) -> Expr:
         """The position that stands for an index out of range."""
         most = fn("imin", self.reported, lconst(MOST_INDEX))
-        return fn("iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplace(self.length)))
+        return fn(
+            "iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplaced_index(self.length))
+        )
 
 
 def positions(
@@ -148,7 +150,7 @@ def from_the_begin(call: Call, indices: Node, length: int) -> Node:
 
 def _check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
-    if positions.size and (most := int(positions.max())) >= misplace(0) - MOST_INDEX:
+    if positions.size and (most := int(positions.max())) >= misplaced_index(0) - MOST_INDEX:
         error = out_of_range(node.name, most, most)
         raise ValueError(
             f"index {error.index} is out of range for an axis of length {error.length}"
