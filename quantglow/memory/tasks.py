@@ -139,11 +139,6 @@ class Tasks(Concise):
             done |= 1 << task
         return peak
 
-    def order_nodes(self, nodes: Sequence[Node]) -> tuple[int, ...]:
-        """The tasks in the order of their nodes."""
-        numbers = {node: task for task, node in enumerate(self.nodes)}
-        return (*(numbers[node] for node in nodes if node in numbers), len(self) - 1)
-
     def nodes_in(self, order: Sequence[int]) -> tuple[Node, ...]:
         """All nodes, those of tasks in an order of these, others before their first readers."""
         nodes = [self.nodes[task] for task in order if task < len(self.nodes)]
