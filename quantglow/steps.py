@@ -222,19 +222,17 @@ def check(option: str, value: Any, kind: type[Kind]) -> ByName[Kind]:
         return {None: steps} if steps else {}
     if not all(isinstance(name, str) for name in value):
         raise OptionError(f"{option} must map names to lists of steps, got {brief(value)}")
-    lists = {
-        n: several(f"{option}[{n!r}]", steps_of_name, kind) for n, steps_of_name in value.items()
-    }
-    return {name: steps_of_name for name, steps_of_name in lists.items() if steps_of_name}
+    lists = {name: several(f"{option}[{name!r}]", steps, kind) for name, steps in value.items()}
+    return {name: steps for name, steps in lists.items() if steps}
 
 
 def several(option: str, value: Any, kind: type[Kind]) -> tuple[Kind, ...]:
     """A tuple of steps, the declarations among them at most once.  Raises ``OptionError``."""
-    steps_given = (value,) if isinstance(value, Step) else value
+    series = (value,) if isinstance(value, Step) else value
     expected = f"steps of quantglow.steps, as {'Normalize' if kind is Before else 'Softmax'}"
-    if not is_series(steps_given):
+    if not is_series(series):
         raise OptionError(f"{option} takes {expected}; got {brief(value)}")
-    steps = tuple(steps_given)
+    steps = tuple(series)
     for step in steps:
         if not isinstance(step, kind):
             raise OptionError(f"{option} takes {expected}; got {brief(step)}")
@@ -248,10 +246,10 @@ def several(option: str, value: Any, kind: type[Kind]) -> tuple[Kind, ...]:
 
 
 def finite(option: str, value: Any) -> float:
-    value_found = number(option, value)
-    if not math.isfinite(value_found):
-        raise OptionError(f"{option} must be finite, got {value_found}")
-    return value_found
+    scalar = number(option, value)
+    if not math.isfinite(scalar):
+        raise OptionError(f"{option} must be finite, got {scalar}")
+    return scalar
 
 
 def numbers(option: str, value: Any) -> tuple[float, ...]:

@@ -36,9 +36,7 @@ EXCEPTIONS = {
 }
 """Name, or first word of one -> why it stays."""
 
-SHARED_CLASSES = {
-    "ElementType", "Layout", "Rescale", "Resize", "Sigmoid", "Softmax", "Step", "TopK",
-}  # fmt: skip
+SHARED_CLASSES = {"ElementType", "Rescale", "Resize", "Sigmoid", "Softmax", "TopK"}
 """Steps of ``quantglow.steps``, which have the names of the operators that they become."""
 
 

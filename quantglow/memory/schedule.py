@@ -5,10 +5,10 @@ the one with the smallest simulated peak wins.  Glow's child-memory order is one
 nodes stand for buffers here: ``tasks`` knows which of these share memory.
 
 ``"memory"`` searches for the order with the smallest planned arena: by an exact search
-(``exact_order``), then by priorities (``genetic_search``) where the plan is larger than the bound
+(``best_order``), then by priorities (``genetic_search``) where the plan is larger than the bound
 of all orders.  Its work is bounded by counts, so the result is the same on every machine.
 
-The order of execution with the smallest peak, by a best-first search over sets of done tasks.
+``best_order`` has the smallest peak, by a best-first search over sets of done tasks.
 
 The bytes that are alive depend on the set of tasks that are done (``tasks``), so of several orders
 of one set only the best is continued, as in SERENITY (Ahn et al. 2020, arXiv:2003.02369).  States

@@ -210,9 +210,9 @@ def advice(
 
 def _significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
     """The worst layers whose error is large, and near that of the worst one."""
-    layers_shown = worst(layers, SHOWN)
-    near = min((layer.error_db for layer in layers_shown), default=0.0) + NEAR_DB
-    return [layer for layer in layers_shown if layer.error_db < min(near, _good_db(layer))]
+    largest = worst(layers, SHOWN)
+    near = min((layer.error_db for layer in largest), default=0.0) + NEAR_DB
+    return [layer for layer in largest if layer.error_db < min(near, _good_db(layer))]
 
 
 def _good_db(layer: LayerAccuracy) -> float:

@@ -140,7 +140,7 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
     threads = part.num_threads
     try:
         latencies = latency_beside_float(
-            lambda feeds_of_run: compiled.run(None, feeds_of_run), feeds, model, threads
+            lambda arrays: compiled.run(None, arrays), feeds, model, threads
         )
     except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
         return _reporting(compiled, notes=(f"the latency was not measured: {error}",))

@@ -6,12 +6,9 @@ It is decided on the float graph, before any rewriting.
 2. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
 3. The range of a group gives its element type.
 
-Bodies of loops have plans of their own, see ``body_plans``.
-
-Plans of the bodies of loops: products with constant weights are int8, all else is float.
-
-The float results of a step become its next state, so that a state keeps its precision over any
-number of steps; what a product reads is rounded for the product only.
+Bodies of loops have plans of their own: products with constant weights are int8, all else is
+float.  The float results of a step become its next state, so that a state keeps its precision over
+any number of steps; what a product reads is rounded for the product only.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.transforms.program.copy_elision import Donation
 
 if TYPE_CHECKING:
-    from quantglow.runtime.shapes.general_plans import BuiltPlan
+    from quantglow.runtime.shapes.general_planning import BuiltPlan
 
 CAPACITY = "state:capacity"
 """The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
@@ -244,7 +244,7 @@ def plan_program_for(
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
     # Only here: a process that finds its programs on disk plans none.
-    from quantglow.runtime.shapes.general_plans import plan_general
+    from quantglow.runtime.shapes.general_planning import plan_general
 
     donations = () if donated is None else donated.at(guards)
     program, plan = plan_general(graph, guards, compiler.target, donations, compiler.schedule)

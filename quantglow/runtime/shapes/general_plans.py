@@ -1,30 +1,18 @@
-"""Plans of general programs: what is known of one before there is code, as numbers to be stored.
-
-Planning of general programs.
-
-A process that finds its programs on disk does not import this.
-"""
+"""Plans of general programs: what is known of one before there is code, as numbers to be stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.codegen.llvm.isa.target import Target
-from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.expression import Values
 from quantglow.ir.symbolic.guards import Conditions, Guards
-from quantglow.ir.symbolic.size import to_expression
-from quantglow.ir.symbolic.straight_line import Evaluation, StraightLine
+from quantglow.ir.symbolic.straight_line import StraightLine
 from quantglow.ir.types import DType, TensorType
-from quantglow.memory.planner import ArenaOrder, OrderedPlan
-from quantglow.memory.planning import plan_program
-from quantglow.memory.plans import PlannedProgram, Traffic
-from quantglow.support import debug
+from quantglow.memory.planner import ArenaOrder
+from quantglow.memory.plans import Traffic
 from quantglow.support.classes import Concise
-from quantglow.transforms.program.copy_elision import Donation
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
 """Types of the inputs and of the outputs."""
@@ -118,45 +106,3 @@ def _positions_from(data: Any, size: int) -> tuple[int, ...]:
 
 def _ends_from(data: Any, size: int) -> EndSizes:
     return tuple((DType(kind), _positions_from(shape, size)) for kind, shape in data)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BuiltPlan(Concise):
-    """A general program as this process made it; ``guards`` grow with its code."""
-
-    graph: Graph
-    planned: PlannedProgram
-    order: OrderedPlan
-    guards: Guards
-
-
-def plan_general(
-    graph: Graph,
-    guards: Guards,
-    target: Target | None,
-    donations: Sequence[Donation],
-    schedule: str,
-) -> tuple[BuiltPlan, GeneralPlan]:
-    """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
-    with debug.time_stage("general plan"):
-        lowered = plan_program(graph, target, donations=donations, schedule=schedule)
-        result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
-    return result, _to_plan(result)
-
-
-def _to_plan(source: BuiltPlan) -> GeneralPlan:
-    """The plan of a program as numbers."""
-    sizes = Evaluation()
-
-    def position(value: int) -> int:
-        return sizes.add(to_expression(value))
-
-    def ends(nodes: Iterable[Node]) -> EndSizes:
-        return tuple((n.type.dtype, tuple(map(position, n.type.shape))) for n in nodes)
-
-    graph, traffic = source.graph, source.planned.traffic
-    moved = position(traffic.moved)
-    buffers = tuple(map(position, source.order.nbytes))
-    inputs, outputs = ends(graph.inputs), ends(node for _, node in graph.outputs)
-    memory = (traffic.weights, moved, buffers, source.order.arena)
-    return GeneralPlan(source.guards, sizes.program(), *memory, inputs, outputs)

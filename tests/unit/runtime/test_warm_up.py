@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.memory import planning
-from quantglow.runtime.shapes import general_plans
+from quantglow.runtime.shapes import general_planning
 from quantglow.support.errors import InputError, OptionError
 from tests.support.free_network import free_model, image
 
@@ -32,7 +32,7 @@ def test_calls_after_warming_up_plan_nothing(
     expected = [qg.compile(free_model(), num_threads=1)(x=image(s))[0].tobytes() for s in SHAPES]
     compiled.warm_up({"x": shape} for shape in SHAPES)
     monkeypatch.setattr(planning, "plan_program", refused)
-    monkeypatch.setattr(general_plans, "plan_program", refused)
+    monkeypatch.setattr(general_planning, "plan_program", refused)
     assert [compiled(x=image(shape))[0].tobytes() for shape in SHAPES] == expected
 
 

@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.cache import MAGIC, seal
 from quantglow.evaluation.call_times import profile_calls
 from quantglow.memory import planning
 from quantglow.runtime.native.program_store import DAMAGED, from_json, to_json
-from quantglow.runtime.shapes import general_plans
+from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import SHAPES, free_model, image
 from tests.support.small_network import small_model
 from tests.support.stored_programs import forget, run_shapes, run_small
@@ -45,7 +45,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return plan(graph, *arguments, **named)
 
     monkeypatch.setattr(planning, "plan_program", recorded)
-    monkeypatch.setattr(general_plans, "plan_program", recorded)
+    monkeypatch.setattr(general_planning, "plan_program", recorded)
     return collected
 
 

@@ -25,7 +25,7 @@ from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.serving import calls as waiting
 from quantglow.runtime.serving.calls import BatchSpeed, WaitingCall, parts
 from quantglow.runtime.serving.infer_queue import InferQueue
-from quantglow.runtime.shapes import general_plans
+from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import image, wide_model
 from tests.support.small_network import small_model, small_samples
 from tests.unit.importer.onnx.onnx_models import floats, model_of
@@ -596,7 +596,7 @@ def test_calls_after_warming_up_a_queue_plan_nothing(monkeypatch: pytest.MonkeyP
 
     with InferQueue(compiled, 2, max_batch=4) as queue:
         queue.warm_up([{"x": (1, 64, 4, 4)}], specialised=True)
-        for module in (planning, general_plans):
+        for module in (planning, general_planning):
             monkeypatch.setattr(module, "plan_program", refused)
         for size in (1, 2, 4):
             assert len(queue.run(None, {"x": image((size, 64, 4, 4))})[0]) == size

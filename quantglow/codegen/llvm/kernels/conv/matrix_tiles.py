@@ -3,7 +3,7 @@ the bytes of a row, in one instruction.
 
 The rows of an input tile are neighboring pixels, read where they lie; those of a weight tile are
 the steps of a run, as packed for dot products.  Blocks of pixels by vectors of channels are summed
-in four registers that begin with the bias (``tile_blocks``, ``tile_plan``), then stored to the
+in four registers that begin with the bias (``tile_plan``), then stored to the
 stack, from where the sums go through the usual epilogue: that of one group between the products of
 the next one, because tiles and vectors are computed by different units.  A store of a register
 waits for its products and holds up the code after it, so it stands where the next group needs the
