@@ -25,6 +25,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.ops.shape import Concat
+from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each
 
@@ -242,7 +243,7 @@ def samples_together(node: Node) -> int:
     return 1 << (fitting.bit_length() - 1)
 
 
-def _weights_nbytes(node: Node) -> int:
+def _weights_nbytes(node: Node) -> Dim:
     """Size of the constant weights of a contraction, in bytes; 0 where there are none.  All samples
     of a stack share one reading of them."""
     weights = node.w if isinstance(node, Contraction) else None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,7 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantglow.ir.symbolic.size import integer, surely_equal
+from quantglow.ir.symbolic.size import (
+    Dim,
+    FixedShape,
+    Shape,
+    decide,
+    decide_equal,
+    fixed,
+    integer,
+    prod,
+    surely_equal,
+)
 from quantglow.ir.symbolic.text import size_text
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -162,7 +171,7 @@ class TensorType(Concise):
     """Element type, shape and quantization of a tensor."""
 
     dtype: DType
-    shape: tuple[int, ...]
+    shape: Shape
     quant: QuantParams | None = None
 
     def __post_init__(self) -> None:
@@ -180,7 +189,7 @@ class TensorType(Concise):
             self.dtype is other.dtype
             and len(self.shape) == len(other.shape)
             and self.quant == other.quant
-            and self.shape == other.shape
+            and decide_equal(self.shape, other.shape)
         )
 
     @property
@@ -188,12 +197,22 @@ class TensorType(Concise):
         return ElementType(self.dtype, self.quant)
 
     @cached_property
-    def size(self) -> int:
+    def size(self) -> Dim:
         """Number of elements."""
-        return math.prod(self.shape)
+        return prod(self.shape)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no elements, see ``decide``."""
+        return not decide(self.size != 0)
+
+    @property
+    def fixed_shape(self) -> FixedShape:
+        """The shape of a weight, or of an array that is there: no size of it is free."""
+        return fixed(self.shape)
 
     @cached_property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Dim:
         return self.size * self.dtype.nbytes
 
     @property
@@ -215,7 +234,7 @@ class TensorType(Concise):
             and surely_equal(self.shape, other.shape)
         )
 
-    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+    def with_shape(self, shape: Shape) -> TensorType:
         return TensorType(self.dtype, tuple(map(integer, shape)), self.quant)
 
     def with_element(self, element: ElementType) -> TensorType:
@@ -227,6 +246,6 @@ class TensorType(Concise):
         return f"{self.dtype}{quant}[{dims}]"
 
 
-def f32(*shape: int) -> TensorType:
+def f32(*shape: Dim) -> TensorType:
     """The float32 tensor type of a shape."""
     return TensorType(DType.F32, shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from quantglow.ir.program.program import BufferKind, Program
+from quantglow.ir.symbolic.size import Dim
 from quantglow.support.classes import Concise, cached_property
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Traffic(NamedTuple):
     """Bytes of all weights, of all other values, and of those alive at one time."""
 
     weights: int
-    moved: int
+    moved: Dim
     peak: int
 
 

@@ -20,6 +20,7 @@ from quantglow.ir.program.program import (
     Repeat,
     View,
 )
+from quantglow.ir.symbolic.size import Dim
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan
 from quantglow.support.arrays import Array
 from quantglow.transforms.program.generate import reads_slack
@@ -64,7 +65,7 @@ class _Walk:
             for view in _written_views(step):
                 self._write(view)
 
-    def _read(self, view: View) -> tuple[int, int]:
+    def _read(self, view: View) -> tuple[Dim, Dim]:
         """The first byte, and one past the last, that a kernel may touch; of a view that moves, all
         of its buffer."""
         first, last = (0, view.buffer.nbytes) if view.advance else view.extent_bytes()

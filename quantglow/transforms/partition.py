@@ -23,7 +23,7 @@ from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops.work import count_macs
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import Dim, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
@@ -75,7 +75,7 @@ def branches_apart(graph: Graph) -> list[Branch]:
     return [branch for branch, work in candidates if likely(work) >= LEAST_OPERATIONS]
 
 
-def _operations(node: Node) -> int:
+def _operations(node: Node) -> Dim:
     """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
     the number of elements of the result.
     """
@@ -200,7 +200,7 @@ class _Levels:
         later = range(limit, self.levels[node], -1)
         return next((level for level in later if self.sizes[level, holder]), None)
 
-    def saved(self, node: Node, level: int) -> int:
+    def saved(self, node: Node, level: int) -> Dim:
         """Bytes of the result that would no longer cross a border."""
         there = all(self.key(u) == (level, self.owners[node]) for u in self.graph.users[node])
         return node.type.nbytes if there else 0

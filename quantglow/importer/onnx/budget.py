@@ -11,7 +11,6 @@ Each limit is an environment variable, read when a model is imported:
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field, fields
 
 import onnx
 
+from quantglow.ir.symbolic.size import Dim, prod
 from quantglow.support.arguments import limit
 from quantglow.support.errors import ImportBudgetError
 
@@ -76,9 +76,9 @@ class Meter:
         if time.monotonic() - self.started > self.budget.seconds:
             raise self.exceeded("seconds", f"importing takes more than {self.budget.seconds:g} s")
 
-    def reserve(self, name: str, shape: Sequence[int], itemsize: int) -> None:
+    def reserve(self, name: str, shape: Sequence[Dim], itemsize: int) -> None:
         """Refuse a value of this shape if there is no room for it."""
-        if self.nbytes + math.prod(shape) * itemsize > self.most_nbytes:
+        if self.nbytes + prod(shape) * itemsize > self.most_nbytes:
             size = "x".join(map(str, shape)) or "1"
             raise self.exceeded(
                 "nbytes",
@@ -90,9 +90,9 @@ class Meter:
     def count(self, name: str, shape: Sequence[int], itemsize: int) -> None:
         """Count a value that was computed."""
         self.reserve(name, shape, itemsize)
-        self.nbytes += math.prod(shape) * itemsize
+        self.nbytes += prod(shape) * itemsize
 
-    def spend(self, work: int) -> None:
+    def spend(self, work: Dim) -> None:
         """Count multiply-accumulates that are about to be done."""
         if self.work + work > self.budget.work:
             raise self.exceeded(

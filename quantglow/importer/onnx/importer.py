@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -58,6 +57,7 @@ from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.graph.signature import Shapes
+from quantglow.ir.symbolic.size import prod
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
 
@@ -113,7 +113,7 @@ def declare_inputs(
     inputs = []
     for value in fed:
         dims, element = shapes[value.name], value.type.tensor_type.elem_type
-        if math.prod(dims) > MAX_ELEMENTS:
+        if prod(dims) > MAX_ELEMENTS:
             raise ModelError(
                 f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
                 "elements. Remedy: export the model again, or give smaller input_shapes."
@@ -343,7 +343,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
         if isinstance(value, KnownValue):
             scope.meter.count(name, value.shape, value.array.itemsize)
         shape = value_shape(value)
-        if not isinstance(value, KnownValue) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
+        if not isinstance(value, KnownValue) and shape and not 0 < prod(shape) <= MAX_ELEMENTS:
             raise Unsupported(f"{name!r} would have shape {shape}")
         values[name] = value
     return values

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from quantglow.ir.graph.signature import Dim, dims_text, is_symbol
+from quantglow.ir.graph.signature import PortDim, dims_text, is_symbol
 from quantglow.ir.symbolic.size import is_free
 from quantglow.support.errors import ModelError
 
@@ -42,7 +42,7 @@ def resolve_values(
     return {name: tuple(np.asarray(value).reshape(-1).tolist()) for name, value in values.items()}
 
 
-def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+def declared_dims(value: onnx.ValueInfoProto) -> tuple[PortDim, ...] | None:
     """The dimensions the model declares, None if it does not even know the rank."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
@@ -53,7 +53,7 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
 
 
 def _accept(
-    name: str, requested: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
+    name: str, requested: Sequence[int], dims: tuple[PortDim, ...] | None, symbols: dict[str, int]
 ) -> tuple[int, ...]:
     """The caller's shape, if it fits the declared one and the other inputs."""
     shape = tuple(requested)
@@ -75,7 +75,7 @@ def _accept(
 
 
 def _complete(
-    name: str, dims: tuple[Dim, ...] | None, symbols: Mapping[str, int]
+    name: str, dims: tuple[PortDim, ...] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The declared shape with symbols that other inputs fixed, and batch 1."""
     if dims is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from quantglow import steps
-from quantglow.ir.graph.signature import Dim, dims_text
+from quantglow.ir.graph.signature import PortDim, dims_text
 from quantglow.support.arrays import Array
 from quantglow.support.errors import OptionError
 
@@ -62,7 +62,7 @@ class Chain:
     end: str
     name: str
     value: str
-    dims: tuple[Dim, ...] | None
+    dims: tuple[PortDim, ...] | None
     layout: str
     opset: int
     used: set[str]
@@ -91,7 +91,7 @@ class Chain:
         """A name of its own."""
         return fresh(f"{self.name}:{suffix}", self.used)
 
-    def known_dims(self, step: str) -> tuple[Dim, ...]:
+    def known_dims(self, step: str) -> tuple[PortDim, ...]:
         """The shape.  Raises ``OptionError`` where the rank is not known."""
         if self.dims is None:
             raise self.refuse(step, "the model declares no rank for it")
@@ -113,7 +113,7 @@ class Chain:
             raise self.refuse(step, f"its shape {dims_text(dims)} has no axis {axis}")
         return axis % len(dims)
 
-    def with_dim(self, axis: int, size: Dim) -> tuple[Dim, ...]:
+    def with_dim(self, axis: int, size: PortDim) -> tuple[PortDim, ...]:
         """The shape with another size of one axis."""
         assert self.dims is not None
         return (*self.dims[:axis], size, *self.dims[axis + 1 :])
@@ -209,7 +209,7 @@ def _convert(chain: Chain, kind: int, target: int) -> None:
         chain.add("Cast", to=target)
 
 
-def _check_sizes(chain: Chain, model_dims: tuple[Dim, ...] | None) -> None:
+def _check_sizes(chain: Chain, model_dims: tuple[PortDim, ...] | None) -> None:
     """Raise ``OptionError`` where the steps give another shape than the model takes."""
     pairs = zip(chain.dims or (), model_dims or (), strict=True)
     if any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):

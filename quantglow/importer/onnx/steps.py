@@ -16,7 +16,7 @@ from quantglow.importer.onnx.reading.light_models import whole
 from quantglow.importer.onnx.reading.loading import load_model
 from quantglow.importer.onnx.reading.proto import all_names, all_nodes, infer, main_opset
 from quantglow.importer.onnx.step_nodes import Chain, following, fresh, preceding
-from quantglow.ir.graph.signature import Dim
+from quantglow.ir.graph.signature import PortDim
 from quantglow.support.errors import OptionError
 
 
@@ -62,7 +62,7 @@ def with_steps(
 
 
 def _chain_at(
-    kind: str, name: str, value: str, dims: tuple[Dim, ...] | None, opset: int, used: set[str]
+    kind: str, name: str, value: str, dims: tuple[PortDim, ...] | None, opset: int, used: set[str]
 ) -> Chain:
     """A chain that begins at a value."""
     layout = steps.LAYOUTS.get(len(dims or ()), "")
@@ -102,7 +102,9 @@ def _check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None
         )
 
 
-def _port_dims(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
+def _port_dims(
+    model: onnx.ModelProto, names: Iterable[str]
+) -> dict[str, tuple[PortDim, ...] | None]:
     """The shapes of outputs, as declared or, where these say nothing, as inferred."""
     dims = {value.name: declared_dims(value) for value in model.graph.output}
     if any(dims[name] is None for name in names):

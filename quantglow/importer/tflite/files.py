@@ -15,6 +15,7 @@ import onnx
 import tflite
 from onnx import helper, numpy_helper
 
+from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 
 T = tflite.TensorType
@@ -269,7 +270,7 @@ class TableWriter:
         """A result that a fused activation makes of ``linear``."""
         self.result(index, "Identity", [self.clip(index, linear, activation)])
 
-    def clip(self, index: int, linear: str, activation: int) -> str:
+    def clip(self, index: int, linear: str, activation: Dim) -> str:
         """``linear`` behind the activation that is fused into the operator of a result."""
         name = self.begun(index)
         if activation == ACTIVATION.NONE:

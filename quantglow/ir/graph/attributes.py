@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, decide, is_free
 from quantglow.ir.symbolic.text import parse_tree, size_from, size_text
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, shortest
 from quantglow.support.arrays import Array
@@ -145,7 +145,7 @@ def encode(value: object) -> str:
     raise TypeError(f"{type(value).__name__} has no text form; see graph.attributes.register")
 
 
-def decode(tree: ast.expr, sizes: Mapping[str, int] = NO_SIZES) -> Any:
+def decode(tree: ast.expr, sizes: Mapping[str, Dim] = NO_SIZES) -> Any:
     """The value of a syntax tree; ``sizes``: free dimensions by their names.
 
     Raises ``ValueError`` for forms that ``encode`` never writes.
@@ -191,7 +191,7 @@ def _construct(codec: Codec, arguments: tuple[object, ...]) -> object:
         raise ValueError(f"wrong arguments of {codec.name}: {error}") from None
 
 
-def parse_call(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, dict[str, Any]]:
+def parse_call(text: str, sizes: Mapping[str, Dim] = NO_SIZES) -> tuple[str, dict[str, Any]]:
     """``Name(key=value, …)`` as the name and the decoded values; ``sizes`` as for ``decode``.
 
     Raises ``ValueError``.
@@ -242,7 +242,7 @@ def _decode_dense(dtype: str, shape: Any, values: Any) -> Dense:
 
 def _is_shape(value: Any) -> bool:
     """Whether a value is a tuple of sizes."""
-    return isinstance(value, tuple) and all(is_integer(d) and d >= 0 for d in value)
+    return isinstance(value, tuple) and all(is_integer(d) and decide(d >= 0) for d in value)
 
 
 def is_integer(value: Any) -> bool:

@@ -19,7 +19,8 @@ import numpy as np
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.graph.signature import Shape, Shapes, Signature
+from quantglow.ir.graph.signature import Shapes, Signature
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Hashed, cached_property
@@ -62,7 +63,7 @@ class Case(Hashed):
     ``values`` is None if the case covers all values.
     """
 
-    shapes: tuple[tuple[str, Shape], ...]
+    shapes: tuple[tuple[str, FixedShape], ...]
     values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
 
     @staticmethod
@@ -110,7 +111,7 @@ class Case(Hashed):
 
 
 @lru_cache(MAX_CASES)
-def _of_shapes(shapes: tuple[tuple[str, Shape], ...]) -> Case:
+def _of_shapes(shapes: tuple[tuple[str, FixedShape], ...]) -> Case:
     """The case of shapes in any order, made once: each call of a model has one."""
     return Case(tuple(sorted(shapes)))
 

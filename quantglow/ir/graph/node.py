@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from quantglow.ir.graph.kinds import Kind, Trait, element_kind, taking, words
-from quantglow.ir.symbolic.size import depends_on, is_free, likely
+from quantglow.ir.symbolic.size import Shape, depends_on, is_free, likely
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -90,7 +90,7 @@ class Node:
         """
         return None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         """The attributes that differ where the operator computes a part of the batch, a result of
         this shape; None where samples along axis 0 may depend on each other."""
         return None

@@ -14,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.ir.symbolic.size import FixedShape, fixed
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError
 
-Dim = int | str | None
+PortDim = int | str | None
 """A fixed size, a symbol that dimensions may share, or None for a free dimension without a name."""
 
-Shape = tuple[int, ...]
 DECLARED = ("float16", "float64", "bfloat16")
 """Float types that inputs and outputs may have besides float32, by NumPy's names."""
 
-Shapes = Mapping[str, Shape]
+Shapes = Mapping[str, FixedShape]
 """Input name -> shape."""
 
 BFLOAT16 = "bfloat16"
 
 
-def is_symbol(dim: Dim) -> bool:
+def is_symbol(dim: PortDim) -> bool:
     """Whether equal dimensions share a size; some exporters name every unknown one ``?``."""
     return isinstance(dim, str) and bool(dim.strip("?"))
 
@@ -46,14 +46,14 @@ class Port:
 
     name: str
     dtype: DType
-    dims: tuple[Dim, ...] | None
+    dims: tuple[PortDim, ...] | None
     declared: str = ""
 
     @staticmethod
     def of(name: str, kind: TensorType, declared: Mapping[str, str]) -> Port:
         """The port of a tensor of known shape; ``declared`` has float types by name."""
         is_float = kind.dtype.is_float and kind.quant is None
-        return Port(name, kind.dtype, kind.shape, declared.get(name, "") if is_float else "")
+        return Port(name, kind.dtype, fixed(kind.shape), declared.get(name, "") if is_float else "")
 
     @property
     def is_free(self) -> bool:
@@ -61,11 +61,11 @@ class Port:
         return self.dims is None or not all(isinstance(dim, int) for dim in self.dims)
 
     @property
-    def default(self) -> Shape | None:
+    def default(self) -> FixedShape | None:
         """The shape, with 1 for a free first dimension; None if other dimensions are free."""
         return self.with_batch(1)
 
-    def with_batch(self, batch: int) -> Shape | None:
+    def with_batch(self, batch: int) -> FixedShape | None:
         """The shape with this size of a free first dimension; None if other ones are free."""
         if self.dims is None:
             return None
@@ -115,11 +115,11 @@ class Signature:
             return False
         return not names or not (self._is_elsewhere(names) or self._outlives(names))
 
-    def _is_elsewhere(self, names: Set[Dim]) -> bool:
+    def _is_elsewhere(self, names: Set[PortDim]) -> bool:
         """Whether one of these symbols is another axis than the first one."""
         return any(not names.isdisjoint((port.dims or ())[1:]) for port in self.ports)
 
-    def _outlives(self, names: Set[Dim]) -> bool:
+    def _outlives(self, names: Set[PortDim]) -> bool:
         """Whether an output has symbols of the inputs, but none of these."""
         symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
         inherited = [symbols.intersection(port.dims or ()) for port in self.outputs]
@@ -147,7 +147,7 @@ class Signature:
             tuple(map(_port_from_json, data["outputs"])),
         )
 
-    def kinds_at(self, shapes: Shapes) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+    def kinds_at(self, shapes: Shapes) -> dict[str, tuple[FixedShape, np.dtype[Any]]]:
         """Shapes and element types of the inputs, by name, at these shapes."""
         return {port.name: (shapes[port.name], port.dtype.numpy) for port in self.inputs}
 
@@ -180,7 +180,7 @@ def are_outputs(ports: Sequence[Port], kinds: Iterable[TensorType]) -> bool:
     return all(port.dtype is kind.dtype for port, kind in zip(ports, kinds, strict=True))
 
 
-def dims_text(dims: tuple[Dim, ...] | None) -> str:
+def dims_text(dims: tuple[PortDim, ...] | None) -> str:
     """``(N, 3, ?, ?)``, for messages."""
     if dims is None:
         return "(unknown rank)"
@@ -200,7 +200,7 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
     return Port(str(data["name"]), DType(data["dtype"]), sizes, declared)
 
 
-def _fits(port: Port, shape: Shape) -> bool:
+def _fits(port: Port, shape: FixedShape) -> bool:
     if port.dims is None:
         return True
     sizes = zip(shape, port.dims, strict=False)

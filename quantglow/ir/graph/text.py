@@ -26,6 +26,7 @@ from quantglow.ir.graph.attributes import (
 from quantglow.ir.graph.graph import Graph, graph_text
 from quantglow.ir.graph.node import OPS, Constant, Input, Node, check_stated, operand_fields
 from quantglow.ir.graph.signature import DECLARED
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -132,7 +133,7 @@ def parse_graph(
     text: str,
     constants: Mapping[str, Array],
     scales: Mapping[ArrayMark, Array] | None = None,
-    sizes: Mapping[str, int] = NO_SIZES,
+    sizes: Mapping[str, Dim] = NO_SIZES,
 ) -> Graph:
     """The graph that ``print_graph`` wrote, or ``print_without_scales`` if these are given.
 
@@ -179,7 +180,7 @@ class GraphReader:
 
     constants: Mapping[str, Array]
     scales: Mapping[ArrayMark, Array]
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, Dim] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     outputs: list[tuple[str, Node]] = field(default_factory=list)

@@ -154,7 +154,7 @@ def _interval(expr: Expr, x: Interval) -> Interval:
     if expr.op == "arg":
         return x
     if expr.op == "f":
-        return expr.value, expr.value
+        return float(expr.value), float(expr.value)
     if expr.op == "select":
         one, other = (_interval(branch, x) for branch in expr.args[1:])
         return min(one[0], other[0]), max(one[1], other[1])

@@ -16,7 +16,7 @@ from quantglow.ir.graph.node import Constant, Node, op, share_fields
 from quantglow.ir.ops.arithmetic import center, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ir.ops.expression import Expr, arg, call
 from quantglow.ir.ops.samples import if_aligned
-from quantglow.ir.symbolic.size import broadcast_shapes
+from quantglow.ir.symbolic.size import Shape, broadcast_shapes, decide_equal
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -43,7 +43,7 @@ class Binary(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def expression(self) -> Expr:
@@ -100,7 +100,7 @@ def _check_exact_operands(node: Node, *operands: Node) -> None:
             )
 
 
-def broadcast(node: Node, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast(node: Node, *shapes: Shape) -> Shape:
     """The common shape.  Raises the node's ``TypeRuleError`` when there is none."""
     try:
         return broadcast_shapes(*shapes)
@@ -203,11 +203,12 @@ class PRelu(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def infer(self) -> TensorType:
-        if broadcast(self, self.x.type.shape, self.slope.type.shape) != self.x.type.shape:
+        shape = broadcast(self, self.x.type.shape, self.slope.type.shape)
+        if not decide_equal(shape, self.x.type.shape):
             raise self.refuse("slope must broadcast to x")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
@@ -236,7 +237,7 @@ class Where(Node):
     takes = taking(condition=Kind.BOOL)
     traits = frozenset({Trait.ELEMENTWISE, Trait.MOVES, Trait.PASSES_SPECIALS})
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def infer(self) -> TensorType:

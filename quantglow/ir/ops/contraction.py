@@ -24,6 +24,7 @@ from quantglow.ir.ops.arithmetic import (
 from quantglow.ir.ops.native import Ends, IntegerEnds, native_ops
 from quantglow.ir.ops.samples import if_constant
 from quantglow.ir.ops.windows import Images, Pads
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -61,7 +62,7 @@ class Contraction(Node):
         """Integers are packed, and corrected for the zero point of x."""
         return ("w", "b") if is_integer(self.x.type) else ()
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         """Weights must be the same for all samples, which are images or rows of their own."""
         return if_constant([self.w, self.b])
 
@@ -75,11 +76,11 @@ class Contraction(Node):
         """The sums outside of which the result is the same on either side."""
         return (self.low, self.high) if self.activation is None else self.activation.live
 
-    def typed(self, shape: tuple[int, ...], channels: int) -> TensorType:
+    def typed(self, shape: Shape, channels: Dim) -> TensorType:
         """The result type, after checking element types and the bias."""
-        if self.b is not None and self.b.type.shape != (channels,):
+        if self.b is not None and not decide_equal(self.b.type.shape, (channels,)):
             raise self.refuse(f"b must have shape ({channels},)")
-        if any(d < 0 for d in shape):
+        if any(decide(d < 0) for d in shape):
             raise self.refuse(f"the result would have shape {shape}")
         if math.isnan(self.low) or math.isnan(self.high):
             raise self.refuse("bounds must be numbers")

@@ -15,7 +15,7 @@ from quantglow.ir.ops.contraction import Contraction, exact_operands
 from quantglow.ir.ops.native import native_ops
 from quantglow.ir.ops.samples import if_aligned, if_constant
 from quantglow.ir.ops.windows import Images, Pads, Pair, Part, check_windows, conv2d, window_count
-from quantglow.ir.symbolic.size import broadcast_shapes
+from quantglow.ir.symbolic.size import Shape, broadcast_shapes, decide, decide_equal
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -52,17 +52,17 @@ class Conv(Contraction):
         if self.x.type.rank != 4 or self.w.type.rank != 4:
             raise self.refuse("x and w must have 4 dimensions")
         n, h, w, c = self.x.type.shape
-        kh, kw, c_group, o = self.w.type.shape
-        if self.group < 1 or c_group * self.group != c or o % self.group:
+        kh, kw, c_group, o = self.w.type.fixed_shape
+        if self.group < 1 or decide(c_group * self.group != c) or o % self.group:
             raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
         top, left, bottom, right = self.pads
         check_windows(self, (kh, kw), self.strides, self.dilations, self.pads)
         oh = window_count(h, kh, self.strides[0], self.dilations[0], top, bottom)
         ow = window_count(w, kw, self.strides[1], self.dilations[1], left, right)
-        if oh < 1 or ow < 1:
+        if decide(oh < 1) or decide(ow < 1):
             raise self.refuse("the window is larger than the padded input")
         result = self.typed((n, oh, ow, o), o)
-        if self.residual is not None and self.residual.type.shape != result.shape:
+        if self.residual is not None and not decide_equal(self.residual.type.shape, result.shape):
             raise self.refuse("residual must have the shape of the result")
         quantized = self.out is not None
         if self.residual is not None and is_integer(self.residual.type) != quantized:
@@ -72,7 +72,8 @@ class Conv(Contraction):
     @property
     def depthwise(self) -> bool:
         """One input channel for each output channel."""
-        return self.group == self.x.type.shape[3] == self.w.type.shape[3] and self.group > 1
+        is_own = decide(self.group == self.x.type.shape[3]) and self.group == self.w.type.shape[3]
+        return is_own and self.group > 1
 
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
         images, weights = exact_operands(self.x.type, x, w, self.pads)
@@ -119,15 +120,15 @@ class ConvTranspose(Contraction):
         if self.x.type.rank != 4 or self.w.type.rank != 4:
             raise self.refuse("x and w must have 4 dimensions")
         n, h, w, c = self.x.type.shape
-        kh, kw, c_group, o = self.w.type.shape
-        if self.group < 1 or c_group * self.group != c or o % self.group:
+        kh, kw, c_group, o = self.w.type.fixed_shape
+        if self.group < 1 or decide(c_group * self.group != c) or o % self.group:
             raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
         check_windows(self, (kh, kw), self.strides, self.dilations)
         top, left, bottom, right = self.pads
         oh = (h - 1) * self.strides[0] + self.dilations[0] * (kh - 1) + 1 - top - bottom
         ow = (w - 1) * self.strides[1] + self.dilations[1] * (kw - 1) + 1 - left - right
         oh, ow = oh + self.output_padding[0], ow + self.output_padding[1]
-        if any(size < 1 for size in (h, w, oh, ow)):
+        if any(decide(size < 1) for size in (h, w, oh, ow)):
             raise self.refuse(f"x or the result, {oh} by {ow}, would have no pixels")
         return self.typed((n, oh, ow, o), o)
 
@@ -148,7 +149,7 @@ class ConvTranspose(Contraction):
 
     def equivalent_pads(self) -> tuple[Pair, Pair]:
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""
-        kh, kw = self.w.type.shape[:2]
+        kh, kw = self.w.type.fixed_shape[:2]
         reach = (self.dilations[0] * (kh - 1), self.dilations[1] * (kw - 1))
         top, left, bottom, right = self.pads
         before = (reach[0] - top, reach[1] - left)
@@ -192,7 +193,7 @@ class Gemm(Contraction):
         if self.x.type.rank != 2 or self.w.type.rank != 2:
             raise self.refuse("x and w must have 2 dimensions")
         (rows, k), (k2, columns) = self.x.type.shape, self.w.type.shape
-        if k != k2:
+        if decide(k != k2):
             raise self.refuse(f"x has {k} columns but w has {k2} rows")
         return self.typed((rows, columns), columns)
 
@@ -226,12 +227,12 @@ class MatMul(Node):
 
     takes = taking(x=REALS, y=REALS, out=CODES)
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_constant([self.y]) if self.type.rank == 2 else if_aligned(self)
 
     def infer(self) -> TensorType:
         x, y = self.x.type, self.y.type
-        if x.rank < 2 or y.rank < 2 or x.shape[-1] != y.shape[-2]:
+        if x.rank < 2 or y.rank < 2 or decide(x.shape[-1] != y.shape[-2]):
             raise self.refuse("the last axis of x must match the second last of y")
         try:
             batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])

@@ -27,7 +27,7 @@ from quantglow.ir.ops.functions import (
     kind_of_array,
     result_kind,
 )
-from quantglow.ir.symbolic.size import integer, is_free
+from quantglow.ir.symbolic.size import Dim, integer, is_free
 from quantglow.ir.symbolic.text import size_text
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Hashed, cached_property
@@ -40,7 +40,7 @@ class Expr(Hashed):
 
     op: str
     args: tuple[Expr, ...] = ()
-    value: float | int = 0
+    value: float | Dim = 0
 
     def evaluate(self, operands: Sequence[Array], real: type[np.floating] = np.float32) -> Any:
         """The value on broadcast operand arrays; integers of up to 32 bits are widened to int32.
@@ -92,7 +92,7 @@ class Expr(Hashed):
     def rounded(self) -> Expr:
         """The expression with its constants rounded to float32, as every target computes it."""
         if self.op == "f":
-            return const(self.value)
+            return const(float(self.value))
         if not self.args:
             return self
         return Expr(self.op, tuple(a.rounded() for a in self.args), self.value)
@@ -208,7 +208,7 @@ def iconst(value: int) -> Expr:
     return Expr("i", value=int(value))
 
 
-def lconst(value: int) -> Expr:
+def lconst(value: Dim) -> Expr:
     """An int64 constant."""
     return Expr("l", value=integer(value))
 

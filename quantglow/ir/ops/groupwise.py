@@ -14,6 +14,7 @@ import numpy as np
 from quantglow.ir.graph.kinds import Kind, taking
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.samples import if_rows
+from quantglow.ir.symbolic.size import Dim, Shape, decide
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 
@@ -52,7 +53,7 @@ def _check_group(node: Node, group: int) -> None:
         raise node.refuse(f"groups of {group} are no multiples of {GRAIN} up to {LONGEST}")
 
 
-def _row_nbytes(depth: int, group: int) -> int:
+def _row_nbytes(depth: Dim, group: int) -> Dim:
     """Bytes of a quantized row of ``depth`` elements."""
     return -(-depth // group) * group_nbytes(group)
 
@@ -76,7 +77,7 @@ class QuantizeRows(Node):
 
     takes = taking(x=Kind.FLOAT)
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return {}
 
     def infer(self) -> TensorType:
@@ -156,7 +157,7 @@ class GroupedMatMul(Node):
     b: Node | None = None
     bits: int
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     @property
@@ -169,7 +170,7 @@ class GroupedMatMul(Node):
         if self.w.type.dtype is not DType.U8 or self.w.type.rank != 3:
             raise self.refuse("w must be uint8 with 3 dimensions")
         _check_group(self, self.group)
-        columns, groups, _ = self.w.type.shape
+        columns, groups, _ = self.w.type.fixed_shape
         points = None if self.zero_points is None else self.zero_points.type
         if self.scales.type != TensorType(DType.F32, (columns, groups)):
             raise self.refuse(f"scales must be float of shape ({columns}, {groups})")
@@ -183,18 +184,20 @@ class GroupedMatMul(Node):
 
     def _fits(self, x: TensorType, groups: int) -> bool:
         if x.dtype.is_float:
-            return -(-x.shape[1] // self.group) == groups
-        return x.dtype is DType.I8 and x.shape[1] == _row_nbytes(groups * self.group, self.group)
+            return decide(-(-x.shape[1] // self.group) == groups)
+        return x.dtype is DType.I8 and decide(
+            x.shape[1] == _row_nbytes(groups * self.group, self.group)
+        )
 
     @property
     def group(self) -> int:
         """Weights of a group."""
-        return self.w.type.shape[2] * 8 // self.bits
+        return self.w.type.fixed_shape[2] * 8 // self.bits
 
     @property
     def depth(self) -> int:
         """Length of the inner dimension, by whole groups."""
-        return self.w.type.shape[1] * self.group
+        return self.w.type.fixed_shape[1] * self.group
 
     @property
     def is_dynamic(self) -> bool:

@@ -18,6 +18,7 @@ from quantglow.ir.graph.kinds import NUMBERS, Trait, taking
 from quantglow.ir.graph.node import Constant, Node, op
 from quantglow.ir.ops.samples import if_constant, if_rows
 from quantglow.ir.ops.shape import MOVES
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_min
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import OutOfRangeError
@@ -31,10 +32,10 @@ MOST_INDEX = _CENTER - 1
 """Larger indices are reported as this one."""
 
 
-def misplaced_index(length: int) -> int:
+def misplaced_index(length: Dim) -> Dim:
     """The position of index 0 where it is out of range for an axis of this length; those of other
     indices up to ``MOST_INDEX`` lie beside it."""
-    return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTER
+    return _MISPLACED + decide_min(length, _LENGTHS - 1) * _LENGTHS + _CENTER
 
 
 def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
@@ -69,7 +70,7 @@ class Gather(Node):
 
     traits = MOVES - {Trait.CHOOSES}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         """A table is read by the indices of a sample, or each sample at the same ones."""
         if isinstance(self.x, Constant):
             return {} if self.axis == 0 and self.indices.type.rank else None
@@ -79,16 +80,16 @@ class Gather(Node):
         shape = self.x.type.shape
         if self.indices.type.dtype not in INDEX_TYPES:
             raise self.refuse("indices must be int32 or int64")
-        if not 0 <= self.axis < len(shape) or not shape[self.axis]:
+        if not 0 <= self.axis < len(shape) or not decide(shape[self.axis] != 0):
             raise self.refuse(f"x has no elements along axis {self.axis}")
         before, after = shape[: self.axis], shape[self.axis + 1 :]
         return self.x.type.with_shape((*before, *self.indices.type.shape, *after))
 
     def reference(self, x: Array, indices: Array) -> Array:
-        return np.asarray(np.take(x, count(self, indices, self.length), axis=self.axis))
+        return np.asarray(np.take(x, count(self, indices, int(self.length)), axis=self.axis))
 
     @property
-    def length(self) -> int:
+    def length(self) -> Dim:
         """Length of the axis that the indices address."""
         return self.x.type.shape[self.axis]
 
@@ -139,12 +140,12 @@ class Scatter(Node):
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         result, combine = x.copy(), REDUCTIONS[self.reduction]
-        for row, update in zip(count(self, indices, self.length), updates, strict=True):
+        for row, update in zip(count(self, indices, int(self.length)), updates, strict=True):
             result[row] = combine(result[row], update)
         return result
 
     @property
-    def length(self) -> int:
+    def length(self) -> Dim:
         """Length of the axis that the indices address."""
         return self.x.type.shape[0]
 
@@ -162,12 +163,12 @@ class TopK(Node):
 
     takes = taking(x=NUMBERS)
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     def infer(self) -> TensorType:
         shape = self.x.type.shape
-        if not shape or not 0 < self.k <= shape[-1]:
+        if not shape or self.k < 1 or not decide(self.k <= shape[-1]):
             raise self.refuse(f"there are no {self.k} elements along the last axis")
         return TensorType(DType.I64, (*shape[:-1], self.k))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node, op
+from quantglow.ir.symbolic.size import Dim, decide
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 
@@ -48,7 +49,7 @@ class Loop(Node):
     sliced: tuple[Node, ...]
     captured: tuple[Node, ...]
     body: Graph
-    trips: int
+    trips: Dim
     output: int = 0
     conditional: bool = False
 
@@ -73,7 +74,7 @@ class Loop(Node):
         inputs = [node.type for node in self.body.inputs]
         expected = [x.type for x in self.carried]
         for x in self.sliced:
-            if not x.type.rank or x.type.shape[0] != self.trips:
+            if not x.type.rank or decide(x.type.shape[0] != self.trips):
                 raise self.refuse(f"{x.name!r} has not {self.trips} elements along axis 0")
             expected.append(x.type.with_shape(x.type.shape[1:]))
         expected += [x.type for x in self.captured]
@@ -82,17 +83,16 @@ class Loop(Node):
         outputs = [node.type for _, node in self.body.outputs]
         if outputs[: len(self.carried)] != expected[: len(self.carried)]:
             raise self.refuse(f"the body gives {_words(outputs)}, which it cannot take again")
-        if not (0 <= self.output < len(outputs) and 0 <= self.trips <= ENDLESS):
+        is_known = 0 <= self.output < len(outputs)
+        if not (is_known and decide(self.trips >= 0) and decide(self.trips <= ENDLESS)):
             raise self.refuse(f"there is no result {self.output} of {self.trips} trips")
         if self.conditional:
             self._check_condition()
         return self.results[self.output]
 
     def _check_condition(self) -> None:
-        if not self.carried or (self.carried[0].type.dtype, self.carried[0].type.size) != (
-            DType.BOOL,
-            1,
-        ):
+        first = self.carried[0].type if self.carried else None
+        if first is None or first.dtype is not DType.BOOL or decide(first.size != 1):
             raise self.refuse("its first carried value is no condition")
         if len(self.body.outputs) > len(self.carried):
             raise self.refuse("it stacks values of an unknown number of trips")

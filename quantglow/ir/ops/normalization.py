@@ -12,7 +12,7 @@ from quantglow.ir.ops.arithmetic import dequantize, is_integer, multiplier, quan
 from quantglow.ir.ops.functions import row_sum, shrinking_power
 from quantglow.ir.ops.samples import if_rows
 from quantglow.ir.ops.windows import LARGEST_WINDOW
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import Shape, decide, decide_equal, likely
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -38,12 +38,15 @@ class BatchNormalization(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if _keeps_last(perm) else None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     def infer(self) -> TensorType:
         channels = self.x.type.shape[-1:]
-        if any(p.type.shape != channels for p in (self.gamma, self.beta, self.mean, self.var)):
+        if not all(
+            decide_equal(p.type.shape, channels)
+            for p in (self.gamma, self.beta, self.mean, self.var)
+        ):
             raise self.refuse(f"every parameter must have shape {channels}")
         return self.x.type
 
@@ -74,7 +77,7 @@ class LayerNormalization(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if _keeps_last(perm) else None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     def infer(self) -> TensorType:
@@ -114,7 +117,7 @@ class LRN(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if _keeps_last(perm) else None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return {}
 
     @property
@@ -158,11 +161,11 @@ class Softmax(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if _keeps_last(perm) else None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     def infer(self) -> TensorType:
-        if self.x.type.rank < 1 or self.x.type.shape[-1] < 1:
+        if self.x.type.rank < 1 or decide(self.x.type.shape[-1] < 1):
             raise self.refuse("the last axis must not be empty")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
@@ -206,7 +209,7 @@ class LogSoftmax(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if _keeps_last(perm) else None
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_rows(self)
 
     def infer(self) -> TensorType:

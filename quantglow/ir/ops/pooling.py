@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from quantglow.ir.graph.kinds import CODES, NUMBERS, REALS, Kind, Trait, taking
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.arithmetic import is_integer, multiplier, saturate
 from quantglow.ir.ops.windows import Pads, Pair, check_windows
-from quantglow.ir.symbolic.size import likely, maximum, minimum
+from quantglow.ir.symbolic.size import Dim, Shape, decide, likely, maximum, minimum, prod
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -27,7 +26,7 @@ class Pool(Node):
     dilations: Pair
     ceil_mode: bool
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def for_samples(self, shape: Shape) -> dict[str, Any]:
         return {}
 
     @property
@@ -36,17 +35,17 @@ class Pool(Node):
         sizes = map(likely, self.type.shape[1:3])
         return sum(size * taps for size, taps in zip(sizes, self.kernel, strict=True))
 
-    def result_shape(self) -> tuple[int, ...]:
+    def result_shape(self) -> Shape:
         if self.x.type.rank != 4:
             raise self.refuse("x must have 4 dimensions")
         check_windows(self, self.kernel, self.strides, self.dilations, self.pads)
         n, h, w, c = self.x.type.shape
         sizes = tuple(self.count(axis, size) for axis, size in enumerate((h, w)))
-        if any(size < 1 for size in sizes):
+        if any(decide(size < 1) for size in sizes):
             raise self.refuse("the window is larger than the padded input")
         return (n, *sizes, c)
 
-    def count(self, axis: int, size: int) -> int:
+    def count(self, axis: int, size: Dim) -> Dim:
         """Windows along H (0) or W (1); the last must start inside the input or left padding."""
         before, after = self.pads[axis], self.pads[axis + 2]
         stride = self.strides[axis]
@@ -122,9 +121,9 @@ class AveragePool(Pool):
         """Elements that count in each window, float64 [OH, OW, 1]."""
         counts = []
         for i in (0, 1):
-            size = self.x.type.shape[i + 1]
+            size = self.x.type.fixed_shape[i + 1]
             before, after = (self.pads[i], self.pads[i + 2]) if self.count_include_pad else (0, 0)
-            starts = np.arange(self.type.shape[i + 1]) * self.strides[i] - self.pads[i]
+            starts = np.arange(self.type.fixed_shape[i + 1]) * self.strides[i] - self.pads[i]
             taps = starts[:, None] + np.arange(self.kernel[i]) * self.dilations[i]
             counts.append(((taps >= -before) & (taps < size + after)).sum(axis=1))
         elements: Array = np.maximum(np.outer(*counts), 1)
@@ -163,10 +162,10 @@ class Reduce(Node):
     axes: tuple[int, ...]
     keepdims: bool
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return None if 0 in self.axes else {}
 
-    def result_shape(self) -> tuple[int, ...]:
+    def result_shape(self) -> Shape:
         if list(self.axes) != sorted(set(self.axes)) or any(
             not 0 <= a < self.x.type.rank for a in self.axes
         ):
@@ -206,9 +205,9 @@ class ReduceMean(Reduce):
         return shaped if self.out is None else shaped.with_element(self.out)
 
     @property
-    def count(self) -> int:
+    def count(self) -> Dim:
         """Elements averaged into one."""
-        return math.prod(self.x.type.shape[a] for a in self.axes)
+        return prod(self.x.type.shape[a] for a in self.axes)
 
     def reference(self, x: Array) -> Array:
         if self.out is None:
@@ -220,7 +219,8 @@ class ReduceMean(Reduce):
 
     def output_scale(self) -> Array:
         """float32 multiplier from the centered integer sum to output steps."""
-        return multiplier(self.x.type.params.scale, divisor=self.type.params.scale * self.count)
+        divisor = self.type.params.scale * float(self.count)
+        return multiplier(self.x.type.params.scale, divisor=divisor)
 
 
 @op

@@ -17,6 +17,7 @@ from quantglow.ir.ops.binary import broadcast
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.ops.samples import if_aligned
+from quantglow.ir.symbolic.size import Shape, decide
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -38,7 +39,7 @@ class Elementwise(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def infer(self) -> TensorType:
@@ -65,12 +66,12 @@ class RowMap(Node):
 
     in_place = ("args",)
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self) if self.type.rank > 1 else None
 
     def infer(self) -> TensorType:
         result = _infer_type(self, self.args, self.expression, self.out)
-        if result.rank < 1 or result.shape[-1] < 1:
+        if result.rank < 1 or decide(result.shape[-1] < 1):
             raise self.refuse("the last axis must not be empty")
         if any(t.dtype is DType.I64 for t in (result, *(a.type for a in self.args))):
             raise self.refuse("its tensors must not be int64")

@@ -10,6 +10,7 @@ from quantglow.ir.graph.kinds import CODES, Kind, Trait, taking
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.arithmetic import center, dequantize, multiplier, quantize, saturate
 from quantglow.ir.ops.samples import if_per_tensor
+from quantglow.ir.symbolic.size import Shape
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 
@@ -27,7 +28,7 @@ class Quantize(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
@@ -49,7 +50,7 @@ class Dequantize(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
@@ -72,7 +73,7 @@ class Rescale(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
@@ -101,7 +102,7 @@ class Table(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_per_tensor(self)
 
     @property
@@ -112,7 +113,7 @@ class Table(Node):
         if self.x.type.dtype not in (DType.I8, DType.U8, DType.I16):
             raise self.refuse("x must be an 8-bit or int16 tensor")
         count = 2 ** (8 * self.x.type.dtype.nbytes)
-        if self.table.type.shape != (count,) or self.table.type.dtype is not self.out.dtype:
+        if self.table.type.fixed_shape != (count,) or self.table.type.dtype is not self.out.dtype:
             raise self.refuse(f"the table must hold {count} entries of {self.out.dtype}")
         return self.x.type.with_element(self.out)
 

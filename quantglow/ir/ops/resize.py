@@ -14,7 +14,7 @@ from quantglow.ir.graph.kinds import REALS, Trait, element_kind
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.arithmetic import center, is_integer, saturate
 from quantglow.ir.ops.shape import MOVES
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Shape, decide, fixed, is_free, likely
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
 
@@ -58,7 +58,7 @@ class Resize(Node):
     """
 
     x: Node
-    sizes: tuple[int, int]
+    sizes: tuple[Dim, Dim]
     scales: tuple[float, float]
     mode: str = "nearest"
     coordinates: str = "half_pixel"
@@ -72,7 +72,7 @@ class Resize(Node):
             return self.mode == "nearest"
         return super().has(trait)
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def for_samples(self, shape: Shape) -> dict[str, Any]:
         return {}
 
     @property
@@ -91,7 +91,7 @@ class Resize(Node):
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
         if self.rounding not in ROUNDINGS:
             raise self.refuse(f"unknown rounding {self.rounding!r}")
-        if any(size < 1 for size in (*self.x.type.shape[1:3], *self.sizes)):
+        if any(decide(size < 1) for size in (*self.x.type.shape[1:3], *self.sizes)):
             raise self.refuse(f"images of {self.x.type.shape[1:3]} cannot become {self.sizes}")
         if not all(math.isfinite(scale) and np.float32(scale) > 0 for scale in self.scales):
             raise self.refuse(f"scales {self.scales} must be finite and positive")
@@ -158,7 +158,7 @@ class AntialiasedResize(Resize):
         result = super().infer()
         for axis, sizes in enumerate(zip(self.x.type.shape[1:3], self.sizes, strict=True)):
             if not any(map(is_free, sizes)):
-                self._check_axis(axis, *sizes)
+                self._check_axis(axis, *fixed(sizes))
         return result
 
     def _check_axis(self, axis: int, length: int, size: int) -> None:

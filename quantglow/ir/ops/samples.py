@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.symbolic.size import decide
 
 Changes = dict[str, Any] | None
 
@@ -25,7 +26,7 @@ def if_aligned(node: Node) -> Changes:
         if not isinstance(operand, Constant):
             if operand.type.rank != rank:
                 return None
-        elif operand.type.rank == rank and operand.type.shape[0] != 1:
+        elif operand.type.rank == rank and decide(operand.type.shape[0] != 1):
             return None
     return {}
 

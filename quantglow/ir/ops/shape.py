@@ -10,7 +10,15 @@ import numpy as np
 from quantglow.ir.graph.kinds import REALS, Kind, Trait, element_kind
 from quantglow.ir.graph.node import Constant, Node, op
 from quantglow.ir.ops.arithmetic import is_integer, representable
-from quantglow.ir.symbolic.size import broadcast_shapes
+from quantglow.ir.symbolic.size import (
+    Shape,
+    broadcast_shapes,
+    decide,
+    decide_equal,
+    decide_min,
+    fixed,
+    prod,
+)
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 
@@ -31,16 +39,16 @@ class Reshape(Node):
     """The same elements, in row-major order, under another shape."""
 
     x: Node
-    shape: tuple[int, ...]
+    shape: Shape
 
     traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.SERVES_READERS, Trait.FINISHES}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def for_samples(self, shape: Shape) -> dict[str, Any]:
         """Elements keep their order, so those of a sample stay together."""
         return {"shape": shape}
 
     def infer(self) -> TensorType:
-        if math.prod(self.shape) != self.x.type.size or any(d < 0 for d in self.shape):
+        if decide(prod(self.shape) != self.x.type.size) or any(decide(d < 0) for d in self.shape):
             raise self.refuse(f"{self.x.type.size} elements do not fill shape {self.shape}")
         return self.x.type.with_shape(self.shape)
 
@@ -57,7 +65,7 @@ class Transpose(Node):
 
     traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.SERVES_READERS, Trait.FINISHES}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return {} if self.perm[0] == 0 else None
 
     def infer(self) -> TensorType:
@@ -74,11 +82,11 @@ class Expand(Node):
     """x broadcast to ``shape``."""
 
     x: Node
-    shape: tuple[int, ...]
+    shape: Shape
 
     traits = MOVES | {Trait.VIEW}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return {"shape": shape} if self.x.type.rank == len(self.shape) else None
 
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
@@ -87,7 +95,7 @@ class Expand(Node):
 
     def infer(self) -> TensorType:
         try:
-            fits = broadcast_shapes(self.x.type.shape, self.shape) == tuple(self.shape)
+            fits = decide_equal(broadcast_shapes(self.x.type.shape, self.shape), self.shape)
         except ValueError:
             fits = False
         if not fits:
@@ -95,7 +103,7 @@ class Expand(Node):
         return self.x.type.with_shape(self.shape)
 
     def reference(self, x: Array) -> Array:
-        return np.broadcast_to(x, self.shape)
+        return np.broadcast_to(x, fixed(self.shape))
 
 
 @op
@@ -110,7 +118,7 @@ class Concat(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {"axis": perm.index(self.axis)}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         """Constants must be the same for all samples."""
         constants = [part.value for part in self.parts if isinstance(part, Constant)]
         alike = all((value == value[:1]).all() for value in constants)
@@ -124,7 +132,7 @@ class Concat(Node):
             if part.type.element != first.element:
                 raise self.refuse("all parts must have the same element type")
             if part.type.rank != first.rank or any(
-                a != b
+                decide(a != b)
                 for i, (a, b) in enumerate(zip(part.type.shape, first.shape, strict=True))
                 if i != self.axis
             ):
@@ -143,9 +151,9 @@ class Slice(Node):
     negative."""
 
     x: Node
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
-    steps: tuple[int, ...]
+    starts: Shape
+    sizes: Shape
+    steps: Shape
 
     traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.FINISHES}
 
@@ -153,8 +161,9 @@ class Slice(Node):
         named = {"starts": self.starts, "sizes": self.sizes, "steps": self.steps}
         return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
-        return {"sizes": shape} if self.starts[0] == 0 and self.steps[0] == 1 else None
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
+        is_whole = decide(self.starts[0] == 0) and decide(self.steps[0] == 1)
+        return {"sizes": shape} if is_whole else None
 
     def infer(self) -> TensorType:
         rank = self.x.type.rank
@@ -164,7 +173,11 @@ class Slice(Node):
             self.x.type.shape, self.starts, self.sizes, self.steps, strict=True
         ):
             last = start + (size - 1) * step
-            if size < 0 or (size and not (0 <= start < d and 0 <= last < d)):
+            is_inside = decide(size >= 0) and (
+                not decide(size != 0)
+                or all(decide(end >= 0) and decide(end < d) for end in (start, last))
+            )
+            if not is_inside:
                 raise self.refuse(f"start {start}, size {size}, step {step} leave an axis of {d}")
         return self.x.type.with_shape(self.sizes)
 
@@ -181,8 +194,8 @@ class Pad(Node):
     """x with ``before``/``after`` elements of ``value`` (a real number) along each axis."""
 
     x: Node
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    before: Shape
+    after: Shape
     value: float = 0.0
 
     traits = MOVES
@@ -191,14 +204,14 @@ class Pad(Node):
         named = {"before": self.before, "after": self.after}
         return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
-        return None if self.before[0] or self.after[0] else {}
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
+        return {} if decide(self.before[0] == 0) and decide(self.after[0] == 0) else None
 
     def infer(self) -> TensorType:
         rank = self.x.type.rank
         if len(self.before) != rank or len(self.after) != rank:
             raise self.refuse("before and after need one entry for each axis")
-        if min((*self.before, *self.after), default=0) < 0:
+        if decide(decide_min(*self.before, *self.after, 0) < 0):
             raise self.refuse("negative pads are written as Slice")
         if not element_kind(self.x.type) & (REALS | Kind.WIDE) and not self._is_storable():
             raise self.refuse(f"{self.value} is not an element of {self.x.type.element}")
@@ -218,6 +231,6 @@ class Pad(Node):
         return representable(self.x.type, self.value) if is_integer(self.x.type) else self.value
 
     def reference(self, x: Array) -> Array:
-        widths = list(zip(self.before, self.after, strict=True))
+        widths = list(zip(fixed(self.before), fixed(self.after), strict=True))
         # np.pad refuses an empty list.
         return np.pad(x, widths, constant_values=self.fill) if widths else x

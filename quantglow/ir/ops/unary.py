@@ -17,6 +17,7 @@ from quantglow.ir.ops.expression import Expr, arg, call, clip, exact, if_negativ
 from quantglow.ir.ops.functions import expit
 from quantglow.ir.ops.native import map_array
 from quantglow.ir.ops.samples import if_aligned
+from quantglow.ir.symbolic.size import Shape
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -46,7 +47,7 @@ class Unary(Node):
     def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
-    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    def for_samples(self, shape: Shape) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def expression(self) -> Expr:

@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.native import Ends, NativeOps, native_ops
+from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each
 
@@ -60,8 +61,8 @@ def check_windows(
 
 
 def window_count(
-    size: int, kernel: int, stride: int, dilation: int, before: int, after: int
-) -> int:
+    size: Dim, kernel: Dim, stride: int, dilation: int, before: int, after: int
+) -> Dim:
     """Windows along one axis: ``floor((size + pads - dilated kernel) / stride) + 1``."""
     return (size + before + after - (dilation * (kernel - 1) + 1)) // stride + 1
 

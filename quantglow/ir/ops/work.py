@@ -16,6 +16,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import ConvTranspose, MatMul
 from quantglow.ir.ops.groupwise import GroupedMatMul
+from quantglow.ir.symbolic.size import Dim, decide_max
 
 ELEMENT_WORK = 20
 """Multiply-accumulates of a matrix product in the time in which NumPy moves one element."""
@@ -64,7 +65,7 @@ FLOAT_NBYTES = 8
 conversion."""
 
 
-def count_macs(node: Node) -> int:
+def count_macs(node: Node) -> Dim:
     """Multiply-accumulates of products; 0 for other operators."""
     if isinstance(node, MatMul):
         return node.type.size * node.x.type.shape[-1]
@@ -73,16 +74,16 @@ def count_macs(node: Node) -> int:
     if not isinstance(node, Contraction):
         return 0
     if isinstance(node, ConvTranspose):
-        return node.x.type.size * (node.w.type.size // max(node.x.type.shape[-1], 1))
-    return node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
+        return node.x.type.size * (node.w.type.size // decide_max(node.x.type.shape[-1], 1))
+    return node.type.size * (node.w.type.size // max(node.w.type.fixed_shape[-1], 1))
 
 
-def count_evaluated_macs(node: Node) -> int:
+def count_evaluated_macs(node: Node) -> Dim:
     """``count_macs``, and those with the zeros that ``ConvTranspose.evaluate`` spreads x with."""
     return count_macs(node) * math.prod(node.strides if isinstance(node, ConvTranspose) else ())
 
 
-def count_work(node: Node) -> int:
+def count_work(node: Node) -> Dim:
     """Time of ``Node.evaluate``, in multiply-accumulates of a matrix product."""
     taps = math.prod(getattr(node, "kernel", ()))
     moved = node.type.size * taps + sum(operand.type.size for operand in node.operands)

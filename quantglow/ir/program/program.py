@@ -16,6 +16,7 @@ from quantglow.ir.graph.attributes import encode
 from quantglow.ir.graph.graph import as_it_is, text_attributes
 from quantglow.ir.graph.node import Node
 from quantglow.ir.program.strides import dense_strides, reshape_strides
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal, decide_max, decide_min
 from quantglow.ir.types import ElementType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -44,7 +45,7 @@ class Buffer(Concise):
 
     name: str
     kind: BufferKind
-    nbytes: int
+    nbytes: Dim
     value: Array | None = None
 
     def __str__(self) -> str:
@@ -66,26 +67,26 @@ class View(Concise):
 
     buffer: Buffer
     type: TensorType
-    strides: tuple[int, ...]
-    offset: int = 0
-    advance: int = 0
+    strides: Shape
+    offset: Dim = 0
+    advance: Dim = 0
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.type.shape
 
     @cached_property
     def contiguous(self) -> bool:
         """Row-major without gaps."""
         return all(
-            d == 1 or s == c
+            decide(d == 1) or decide(s == c)
             for d, s, c in zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
         )
 
     @property
     def dense_rows(self) -> bool:
         """Neighbors along the last axis are neighbors in memory."""
-        return not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
+        return not self.shape or decide(self.shape[-1] == 1) or decide(self.strides[-1] == 1)
 
     def is_at(self, other: View) -> bool:
         """Whether each element lies where that of another view of this type does."""
@@ -93,27 +94,26 @@ class View(Concise):
         return (
             self.buffer is other.buffer
             and self.type == other.type
-            and (self.offset, self.advance) == (other.offset, other.advance)
-            and all(size == 1 or one == two for size, one, two in pairs)
+            and decide(self.offset == other.offset)
+            and decide(self.advance == other.advance)
+            and all(decide(size == 1) or decide(one == two) for size, one, two in pairs)
         )
 
     @property
-    def offset_bytes(self) -> int:
+    def offset_bytes(self) -> Dim:
         return self.offset * self.type.dtype.nbytes
 
-    def extent_bytes(self) -> tuple[int, int]:
+    def extent_bytes(self) -> tuple[Dim, Dim]:
         """First byte, and one past the last byte, that the view touches; an empty one touches
         none, wherever it lies."""
-        if not self.type.size:
+        if self.type.is_empty:
             return 0, 0
         spans = [(d - 1) * s for d, s in zip(self.shape, self.strides, strict=True)]
-        low = self.offset + sum(min(s, 0) for s in spans)
-        high = self.offset + sum(max(s, 0) for s in spans) + 1
+        low = self.offset + sum(decide_min(s, 0) for s in spans)
+        high = self.offset + sum(decide_max(s, 0) for s in spans) + 1
         return low * self.type.dtype.nbytes, high * self.type.dtype.nbytes
 
-    def sub(
-        self, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None
-    ) -> View:
+    def sub(self, starts: Shape, sizes: Shape, steps: Shape | None = None) -> View:
         """The box of ``sizes`` elements from ``starts``, every ``steps``-th."""
         steps = steps or (1,) * len(starts)
         offset = self.offset + sum(a * s for a, s in zip(starts, self.strides, strict=True))
@@ -125,16 +125,16 @@ class View(Concise):
         strides = tuple(self.strides[p] for p in perm)
         return replace(self, type=self.type.with_shape(shape), strides=strides)
 
-    def expanded(self, shape: tuple[int, ...]) -> View:
+    def expanded(self, shape: Shape) -> View:
         """Broadcast to ``shape`` with zero strides."""
         missing = len(shape) - len(self.shape)
         strides = [0] * missing + [
-            0 if d == 1 and t != 1 else s
+            0 if decide(d == 1) and decide(t != 1) else s
             for d, s, t in zip(self.shape, self.strides, shape[missing:], strict=True)
         ]
         return replace(self, type=self.type.with_shape(shape), strides=tuple(strides))
 
-    def reshaped(self, shape: tuple[int, ...]) -> View | None:
+    def reshaped(self, shape: Shape) -> View | None:
         """The same elements under another shape, or None where strides do not allow a view."""
         strides = reshape_strides(self.shape, self.strides, shape)
         if strides is None:
@@ -154,8 +154,10 @@ class View(Concise):
         """``%buffer[offset:strides+advance]: type``, without the brackets where the view is plain,
         without the advance where it stays in its place.
         """
-        plain = self.strides == dense_strides(self.shape) and self.offset == self.advance == 0
-        moves = f"+{self.advance}" if self.advance else ""
+        is_still = not decide(self.advance != 0)
+        is_dense = decide_equal(self.strides, dense_strides(self.shape))
+        plain = is_dense and decide(self.offset == 0) and is_still
+        moves = "" if is_still else f"+{self.advance}"
         where = "" if plain else f"[{self.offset}:{','.join(map(str, self.strides))}{moves}]"
         return f"{self.buffer}{where}: {spell(self.type)}"
 
@@ -267,7 +269,7 @@ class Fill(Instruction):
 
     dst: View
     value: float | int
-    interior: tuple[tuple[int, ...], tuple[int, ...]]
+    interior: tuple[Shape, Shape]
 
     @property
     def inouts(self) -> tuple[View, ...]:
@@ -283,11 +285,12 @@ class Fill(Instruction):
     def boxes(self) -> Iterator[View]:
         """Disjoint views that together cover what is filled."""
         starts, sizes = self.interior
-        inner_starts, inner_sizes = [0] * len(starts), list(self.dst.shape)
+        inner_starts: list[Dim] = [0] * len(starts)
+        inner_sizes = list(self.dst.shape)
         for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             after = inner_sizes[axis] - start - size
             for begin, length in ((0, start), (start + size, after)):
-                if length:
+                if decide(length != 0):
                     box_starts, box_sizes = list(inner_starts), list(inner_sizes)
                     box_starts[axis], box_sizes[axis] = begin, length
                     yield self.dst.sub(tuple(box_starts), tuple(box_sizes))
@@ -337,7 +340,7 @@ class Repeat(Instruction):
     """
 
     name: str
-    trips: int
+    trips: Dim
     body: tuple[Instruction, ...]
     condition: View | None = None
 

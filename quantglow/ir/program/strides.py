@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal, decide_in, prod
 
-def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+
+def dense_strides(shape: Shape) -> Shape:
     """Row-major strides in elements."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def reshape_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
-) -> tuple[int, ...] | None:
+def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides of the same elements under the shape ``new``, or None where there are none.
 
     As NumPy's reshape without a copy: both shapes are cut into the shortest runs of axes with
     equally many elements, and axes that stay together must lie densely in one another.
     """
-    if shape == new:
+    if decide_equal(shape, new):
         return strides
-    if 0 in shape:
+    if decide_in(0, shape):
         return dense_strides(new)
-    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    result: list[int] = []
+    axes = [axis for axis in zip(shape, strides, strict=True) if decide(axis[0] != 1)]
+    result: list[Dim] = []
     while axes and len(result) < len(new):
         run, count = [axes.pop(0)], 1
-        while (old_size := math.prod(s for s, _ in run)) != (
-            new_size := math.prod(new[len(result) : len(result) + count])
+        while decide(
+            (old_size := prod(s for s, _ in run))
+            != (new_size := prod(new[len(result) : len(result) + count]))
         ):
-            if new_size < old_size:
+            if decide(new_size < old_size):
                 count += 1
             else:
                 run.append(axes.pop(0))
-        if any(outer != size * inner for (_, outer), (size, inner) in pairwise(run)):
+        if any(decide(outer != size * inner) for (_, outer), (size, inner) in pairwise(run)):
             return None
         part = dense_strides(new[len(result) : len(result) + count])
         result += [run[-1][1] * stride for stride in part]

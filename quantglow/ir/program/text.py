@@ -27,6 +27,7 @@ from quantglow.ir.program.program import (
 )
 from quantglow.ir.program.strides import dense_strides
 from quantglow.ir.program.verify import verify_program
+from quantglow.ir.symbolic.size import decide, decide_equal
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError, FileFormatError
@@ -220,7 +221,10 @@ def _fill(dst: View, attributes: dict[str, Any]) -> Fill:
     match attributes.get("value"), attributes.get("interior"):
         case ((bool() | int() | float()) as value, ((*starts,), (*sizes,)) as interior):
             boxes = zip(starts, sizes, dst.shape, strict=True)
-            if all(type(a) is type(n) is int and 0 <= a <= a + n <= d for a, n, d in boxes):
+            if all(
+                type(a) is type(n) is int and 0 <= a <= a + n and decide(a + n <= d)
+                for a, n, d in boxes
+            ):
                 return Fill(dst, value, interior)
     raise ValueError("fill needs a number, and an interior inside its view")
 
@@ -256,11 +260,11 @@ def _compute(
 def _leaf(view: View) -> Node:
     """A stand-in for the node that computed the view: the array of a constant, else its type."""
     value, kind = view.buffer.value, view.type
-    whole = view.offset == 0 and view.strides == dense_strides(view.shape)
+    whole = decide(view.offset == 0) and decide_equal(view.strides, dense_strides(view.shape))
     if (
         value is None
         or not whole
-        or (str(DType.of(value)), value.shape) != (kind.dtype, view.shape)
+        or (str(DType.of(value)), value.shape) != (kind.dtype, view.type.fixed_shape)
     ):
         return Input(name=view.buffer.name, tensor=kind)
     element = None if kind.quant is None else kind.element

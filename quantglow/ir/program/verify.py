@@ -22,7 +22,7 @@ from quantglow.ir.program.program import (
     Repeat,
     View,
 )
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, decide, decide_equal, decide_max, is_free
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
 
@@ -46,7 +46,7 @@ def verify_program(program: Program) -> None:
     if leaked := [str(b) for b in live if b.kind is BufferKind.TEMP]:
         raise BackendError(f"buffers never deallocated: {leaked}")
     for name, view in program.outputs:
-        if view.type.size and view.buffer not in written:
+        if not view.type.is_empty and view.buffer not in written:
             raise BackendError(f"output {name!r} is never written")
     _check_ends(program)
 
@@ -59,7 +59,12 @@ def _check_ends(program: Program) -> None:
     for name, view in (*program.inputs, *program.outputs):
         if view.buffer.kind is BufferKind.STATE:
             continue
-        if not view.contiguous or view.offset or view.buffer.nbytes != view.type.nbytes:
+        is_whole = (
+            view.contiguous
+            and not decide(view.offset != 0)
+            and not decide(view.buffer.nbytes != view.type.nbytes)
+        )
+        if not is_whole:
             raise BackendError(f"{name!r} is not the whole of {view.buffer}")
         if view.buffer in owners:
             raise BackendError(f"{name!r} and {owners[view.buffer]!r} share {view.buffer}")
@@ -102,21 +107,21 @@ def _inside(step: Instruction, loop: Repeat) -> str | None:
         return None
     for view in step.views:
         low, high = _swept(view, loop.trips)
-        if low < 0 or high > view.buffer.nbytes:
+        if decide(low < 0) or decide(high > view.buffer.nbytes):
             return f"{view} leaves its buffer of {view.buffer.nbytes} bytes"
     for out in step.outs:
         for view in step.ins:
-            if out.buffer is view.buffer and out.advance != view.advance:
+            if out.buffer is view.buffer and decide(out.advance != view.advance):
                 (low, high), (begin, end) = _swept(out, loop.trips), _swept(view, loop.trips)
-                if low < end and begin < high:
+                if decide(low < end) and decide(begin < high):
                     return f"{out} moves over the operand {view}"
     return None
 
 
-def _swept(view: View, trips: int) -> tuple[int, int]:
+def _swept(view: View, trips: Dim) -> tuple[Dim, Dim]:
     """First byte, and one past the last byte, that the view touches in all trips."""
     (low, high), way = view.extent_bytes(), (trips - 1) * view.advance * view.type.dtype.nbytes
-    return (low + way, high) if view.advance < 0 else (low, high + way)
+    return (low + way, high) if decide(view.advance < 0) else (low, high + way)
 
 
 def _operands(instruction: Instruction, live: set[Buffer], written: set[Buffer]) -> str | None:
@@ -124,10 +129,10 @@ def _operands(instruction: Instruction, live: set[Buffer], written: set[Buffer])
         if view.buffer not in live:
             return f"{view.buffer} is used outside its life"
         low, high = view.extent_bytes()
-        if low < 0 or high > view.buffer.nbytes:
+        if decide(low < 0) or decide(high > view.buffer.nbytes):
             return f"{view} leaves its buffer of {view.buffer.nbytes} bytes"
     for view in instruction.ins:
-        if view.type.size and view.buffer not in written:
+        if not view.type.is_empty and view.buffer not in written:
             return f"{view.buffer} is read before it is written"
     for view in (*instruction.outs, *instruction.inouts):
         if view.buffer.kind in (BufferKind.CONSTANT, BufferKind.INPUT):
@@ -160,12 +165,12 @@ def _aliases(instruction: Instruction) -> str | None:
 
 def may_overlap(a: View, b: View) -> bool:
     """Whether two views share a byte; True also where that is too hard to tell."""
-    if a.buffer is not b.buffer or not a.type.size or not b.type.size:
+    if a.buffer is not b.buffer or a.type.is_empty or b.type.is_empty:
         return False
     (a_low, a_high), (b_low, b_high) = a.extent_bytes(), b.extent_bytes()
-    if a_high <= b_low or b_high <= a_low:
+    if decide(a_high <= b_low) or decide(b_high <= a_low):
         return False
-    block = np.empty(max(a_high, b_high), np.uint8)
+    block = np.empty(int(decide_max(a_high, b_high)), np.uint8)
     try:
         # NumPy's stub knows only the two special values of max_work.
         return np.shares_memory(_array(a, block), _array(b, block), max_work=100_000)  # type: ignore[arg-type]
@@ -184,9 +189,10 @@ def _same_place(a: View, b: View) -> bool:
     """Equal elements at equal addresses: safe to compute in place, element by element."""
     return (
         a.buffer is b.buffer
-        and (a.offset, a.advance) == (b.offset, b.advance)
-        and a.strides == b.strides
-        and a.shape == b.shape
+        and decide(a.offset == b.offset)
+        and decide(a.advance == b.advance)
+        and decide_equal(a.strides, b.strides)
+        and decide_equal(a.shape, b.shape)
         and a.type.dtype.nbytes == b.type.dtype.nbytes
     )
 

@@ -1,34 +1,44 @@
 """Size: an integer that is an expression of free dimensions, and arithmetic of shapes.
 
-A ``Size`` stands where an ``int`` stands in shapes, strides and offsets, and computes with
-integers.  Comparisons are decided by proof or by a guard; whatever needs a plain integer
-(``range``, an index, a NumPy array) fixes the value by a guard, so no use of it is wrong, only more
-special.
+A ``Size`` computes with integers, and with them is a ``Dim``: what shapes, strides and offsets
+consist of.  Whether two sizes are equal, or one is smaller, is a ``Condition`` where neither answer
+holds for all shapes; ``decide`` answers it by proof or by a guard.  Nothing else does: a condition
+has no truth value, so that every guard has a place in the code that asks for it by name.  ``int``
+and whatever needs a plain integer (``range``, an index, a NumPy array) fix the value by a guard.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, SupportsIndex, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from quantglow.ir.symbolic.expression import Expression, number, symbol
-from quantglow.ir.symbolic.guards import Guards, Relation
-
-Number = TypeVar("Number", bound=float)
+from quantglow.ir.symbolic.guards import Guard, Guards, Relation
 
 Array = npt.NDArray[Any]
 
-Shape = tuple[int, ...]
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A relation between sizes that holds for some shapes and not for others."""
+
+    guard: Guard
+    guards: Guards
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"whether {self.guard} depends on the shape: decide() has to be asked")
 
 
 class Size:
-    """An integer of unknown value; its type for annotations is ``int``."""
+    """An integer of unknown value."""
 
     __slots__ = ("expression", "guards")
 
@@ -41,63 +51,59 @@ class Size:
         """The value at the shape for which code is made."""
         return self.guards.likely(self.expression)
 
-    def _with(self, other: object, function: Callable[[Any, Any], Any]) -> Any:
-        if isinstance(other, float):
-            return function(float(self), other)
-        operand = _expression(other)
-        if operand is None:
-            return NotImplemented
-        self._check(other)
-        return size(function(self.expression, operand), self.guards)
-
-    def _check(self, other: object) -> None:
+    def _operand(self, other: Dim) -> Expression | None:
+        """The expression of another operand; None for what is no integer."""
         if isinstance(other, Size) and other.guards is not self.guards:
             raise ValueError(f"{self} and {other} are sizes of two programs")
+        return _expression(other)
 
-    def __add__(self, other: object) -> Any:
-        return self._with(other, operator.add)
+    def __add__(self, other: Dim) -> Dim:
+        operand = self._operand(other)
+        return NotImplemented if operand is None else size(self.expression + operand, self.guards)
 
-    def __sub__(self, other: object) -> Any:
-        return self._with(other, operator.sub)
+    def __sub__(self, other: Dim) -> Dim:
+        operand = self._operand(other)
+        return NotImplemented if operand is None else size(self.expression - operand, self.guards)
 
-    def __rsub__(self, other: object) -> Any:
-        return self._with(other, lambda a, b: b - a)
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
 
-    def __mul__(self, other: object) -> Any:
-        return self._with(other, operator.mul)
+    def __mul__(self, other: Dim) -> Dim:
+        operand = self._operand(other)
+        return NotImplemented if operand is None else size(self.expression * operand, self.guards)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def __neg__(self) -> int:
+    def __neg__(self) -> Dim:
         return size(-self.expression, self.guards)
 
-    def __abs__(self) -> int:
-        return -self if self < 0 else cast(int, self)
+    def __abs__(self) -> Dim:
+        return -self if decide(self < 0) else self
 
-    def __floordiv__(self, other: object) -> Any:
+    def __floordiv__(self, other: Dim) -> Dim:
         divisor = _expression(other)
         if divisor is None:
             return NotImplemented
         return _divide(self.expression, divisor, self.guards)
 
-    def __rfloordiv__(self, other: object) -> Any:
+    def __rfloordiv__(self, other: Dim) -> Dim:
         numerator = _expression(other)
         if numerator is None:
             return NotImplemented
         return _divide(numerator, self.expression, self.guards)
 
-    def __mod__(self, other: object) -> Any:
+    def __mod__(self, other: Dim) -> Dim:
         return self - (self // other) * other
 
-    def __rmod__(self, other: object) -> Any:
+    def __rmod__(self, other: Dim) -> Dim:
         return other - (other // self) * self
 
-    def __divmod__(self, other: object) -> Any:
+    def __divmod__(self, other: Dim) -> tuple[Dim, Dim]:
         whole = self // other
         return whole, self - whole * other
 
-    def __rdivmod__(self, other: object) -> Any:
+    def __rdivmod__(self, other: Dim) -> tuple[Dim, Dim]:
         whole = other // self
         return whole, other - whole * self
 
@@ -108,36 +114,40 @@ class Size:
         ratio: float = other / int(self)
         return ratio
 
-    def _compare(self, other: object, relation: Relation, swap: bool) -> Any:
+    def _compare(self, other: object, relation: Relation, swap: bool = False) -> Any:
+        """The answer where it is the same for all shapes, else the condition."""
         operand = _expression(other)
         if operand is None:
             return NotImplemented
         difference = operand - self.expression if swap else self.expression - operand
-        return self.guards.decide(difference, relation)
+        constant = difference.constant
+        if constant is not None:
+            return relation.holds(constant)
+        return Condition(Guard(difference, relation), self.guards)
 
     def __eq__(self, other: object) -> Any:
-        return self._compare(other, Relation.EQUAL, False)
+        return self._compare(other, Relation.EQUAL)
 
     def __ne__(self, other: object) -> Any:
-        return self._compare(other, Relation.UNEQUAL, False)
+        return self._compare(other, Relation.UNEQUAL)
 
-    def __lt__(self, other: object) -> Any:
-        return self._compare(other, Relation.LESS, False)
+    def __lt__(self, other: Dim) -> bool | Condition:
+        return cast(bool | Condition, self._compare(other, Relation.LESS))
 
-    def __ge__(self, other: object) -> Any:
-        return self._compare(other, Relation.NOT_LESS, False)
+    def __ge__(self, other: Dim) -> bool | Condition:
+        return cast(bool | Condition, self._compare(other, Relation.NOT_LESS))
 
-    def __gt__(self, other: object) -> Any:
-        return self._compare(other, Relation.LESS, True)
+    def __gt__(self, other: Dim) -> bool | Condition:
+        return cast(bool | Condition, self._compare(other, Relation.LESS, swap=True))
 
-    def __le__(self, other: object) -> Any:
-        return self._compare(other, Relation.NOT_LESS, True)
+    def __le__(self, other: Dim) -> bool | Condition:
+        return cast(bool | Condition, self._compare(other, Relation.NOT_LESS, swap=True))
 
     def __hash__(self) -> int:
         return hash(self.expression)
 
-    def __bool__(self) -> bool:
-        return self.guards.decide(self.expression, Relation.UNEQUAL)
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"whether {self} is 0 depends on the shape: decide() has to be asked")
 
     def __index__(self) -> int:
         return self.guards.fix(self.expression)
@@ -157,24 +167,86 @@ class Size:
     __repr__ = __str__
 
 
-def symbols(hints: Mapping[str, int], caution: int = 0) -> tuple[dict[str, int], Guards]:
+Dim = int | Size
+"""An integer, or an expression of free dimensions."""
+
+Shape = tuple[Dim, ...]
+
+FixedShape = tuple[int, ...]
+
+
+def fixed(shape: Iterable[Dim]) -> FixedShape:
+    """The plain integers of a shape; a guard fixes each that is free."""
+    return tuple(map(int, shape))
+
+
+def decide(condition: bool | Condition) -> bool:
+    """Whether a relation of sizes holds: proven for all shapes, or at the hints and then a guard of
+    the program."""
+    if isinstance(condition, Condition):
+        guard = condition.guard
+        return condition.guards.decide(guard.expression, guard.relation)
+    return condition
+
+
+def decide_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether shapes, or tuples of shapes and other values, are equal, see ``decide``.
+
+    Elements are compared in their order up to the first that differs, as those of tuples are.
+    """
+    for a, b in zip(one, other, strict=False):
+        if a is b:
+            continue
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            if not decide_equal(a, b):
+                return False
+        elif not decide(a == b):
+            return False
+    return len(one) == len(other)
+
+
+def decide_in(value: Dim, values: Iterable[Dim]) -> bool:
+    """Whether a size is one of some, see ``decide``."""
+    return any(value is each or decide(value == each) for each in values)
+
+
+def decide_min(*values: Dim) -> Dim:
+    """The smallest of some sizes, see ``decide``; ``minimum`` is without a guard."""
+    return reduce(lambda least, value: value if decide(value < least) else least, values)
+
+
+def decide_max(*values: Dim) -> Dim:
+    """The largest of some sizes, see ``decide``; ``maximum`` is without a guard."""
+    return reduce(lambda most, value: value if decide(value > most) else most, values)
+
+
+def prod(values: Iterable[Dim]) -> Dim:
+    """The product of sizes: ``math.prod``, which is typed as if the product were plain."""
+    return cast(Dim, math.prod(cast(Iterable[SupportsIndex], values)))
+
+
+def symbols(hints: Mapping[str, int], caution: int = 0) -> tuple[dict[str, Dim], Guards]:
     """A size for each name, and the guards of all.  Hints are at least 2."""
     guards = Guards(hints, caution=caution)
     return {name: size(symbol(name), guards) for name in hints}, guards
 
 
-def size(expression: Expression, guards: Guards) -> int:
+def size(expression: Expression, guards: Guards) -> Dim:
     """The integer of a constant expression, else a ``Size``."""
     constant = expression.constant
-    return cast(int, Size(expression, guards)) if constant is None else constant
+    return Size(expression, guards) if constant is None else constant
 
 
-def likely(value: Number) -> Number:
+@overload
+def likely(value: Dim) -> int: ...
+@overload
+def likely(value: float) -> float: ...
+def likely(value: Dim | float) -> float:
     """The value at the hints: for choices that make code faster and never wrong."""
-    return cast(Number, value.hint) if isinstance(value, Size) else value
+    return value.hint if isinstance(value, Size) else value
 
 
-def careful(value: int) -> int:
+def careful(value: Dim) -> int:
     """The value at the hints, or less: for tiles, which no smaller size may have.
 
     Programs that were made because others do not serve a size choose tiles for smaller ones, so
@@ -183,7 +255,7 @@ def careful(value: int) -> int:
     return max(1, value.hint >> value.guards.caution) if isinstance(value, Size) else value
 
 
-def is_one(size: int) -> bool:
+def is_one(size: Dim) -> bool:
     """Whether a size is 1.  A free size counts as longer, so the graph does not serve 1."""
     if not isinstance(size, Size):
         return size == 1
@@ -192,10 +264,10 @@ def is_one(size: int) -> bool:
     return False
 
 
-def surely_divides(divisor: int, value: int) -> bool:
+def surely_divides(divisor: Dim, value: Dim) -> bool:
     """Whether a value is a multiple for all values of the symbols."""
     remainder = value % divisor
-    return not is_free(remainder) and remainder == 0
+    return not isinstance(remainder, Size) and remainder == 0
 
 
 def find_guards(values: Iterable[object]) -> Guards | None:
@@ -203,7 +275,7 @@ def find_guards(values: Iterable[object]) -> Guards | None:
     return next((value.guards for value in values if isinstance(value, Size)), None)
 
 
-def constant_or_size(value: int) -> int:
+def constant_or_size(value: Dim) -> Dim:
     """The integer itself where a size has one value only."""
     if not isinstance(value, Size):
         return value
@@ -232,25 +304,25 @@ def is_free(value: object) -> bool:
     return isinstance(value, Size)
 
 
-def maximum(values: Sequence[int]) -> int:
+def maximum(values: Sequence[Dim]) -> Dim:
     """The largest of some integers, without a guard."""
-    guards = next((cast(Size, value).guards for value in values if is_free(value)), None)
+    guards = find_guards(values)
     if guards is None:
-        return max(values)
+        return max(map(int, values))
     return size(reduce(Expression.maximum, map(to_expression, values)), guards)
 
 
-def minimum(values: Sequence[int]) -> int:
+def minimum(values: Sequence[Dim]) -> Dim:
     """The smallest of some integers, without a guard."""
     return -maximum([-value for value in values])
 
 
-def align(value: int, multiple: int) -> int:
+def align(value: Dim, multiple: Dim) -> Dim:
     """The smallest multiple that is not below a value."""
     return -(-value // multiple) * multiple
 
 
-def to_expression(value: int) -> Expression:
+def to_expression(value: Dim) -> Expression:
     """The expression of an integer, free or not."""
     return value.expression if isinstance(value, Size) else number(value)
 
@@ -265,7 +337,7 @@ def _expression(value: object) -> Expression | None:
     return number(operator.index(cast(int, value)))
 
 
-def _divide(numerator: Expression, divisor: Expression, guards: Guards) -> int:
+def _divide(numerator: Expression, divisor: Expression, guards: Guards) -> Dim:
     if guards.decide(divisor, Relation.EQUAL):
         raise ZeroDivisionError("division of a size by 0")
     if guards.decide(divisor, Relation.LESS):
@@ -273,7 +345,7 @@ def _divide(numerator: Expression, divisor: Expression, guards: Guards) -> int:
     return size(numerator // divisor, guards)
 
 
-def integer(value: Any) -> int:
+def integer(value: Any) -> Dim:
     """A Python integer; one that is free stays so."""
     return value if is_free(value) else int(value)
 
@@ -282,8 +354,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     """Shape to which shapes broadcast, as in NumPy.  Raises ``ValueError`` where they do not."""
     result = []
     for sizes in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
-        wide = [size for size in sizes if size != 1]
-        if any(size != wide[0] for size in wide[1:]):
+        wide = [size for size in sizes if decide(size != 1)]
+        if any(decide(size != wide[0]) for size in wide[1:]):
             raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
         result.append(integer(wide[0]) if wide else 1)
     return tuple(result[::-1])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from quantglow.ir.symbolic.expression import Expression
 from quantglow.ir.symbolic.guards import Guard, Relation
-from quantglow.ir.symbolic.size import Size, is_free, maximum, symbols, to_expression
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, maximum, symbols, to_expression
 from quantglow.support.processes.threads import run_undisturbed
 
 RESERVED = {"floor", "max", "inf", "nan"}
@@ -42,7 +42,7 @@ def identifiers(names: Iterable[str]) -> dict[str, str]:
     return texts
 
 
-def size_from(tree: ast.expr, sizes: Mapping[str, int]) -> int:
+def size_from(tree: ast.expr, sizes: Mapping[str, Dim]) -> Dim:
     """The size of the syntax tree of an expression of some sizes.
 
     A text proves nothing: it is computed by the arithmetic of sizes, which proves the sign of each
@@ -60,9 +60,9 @@ def size_from(tree: ast.expr, sizes: Mapping[str, int]) -> int:
 class _SizeReader:
     """Reads trees over some sizes."""
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, Dim]
 
-    def size(self, tree: ast.expr) -> int:
+    def size(self, tree: ast.expr) -> Dim:
         """The size of a tree."""
         match tree:
             case ast.Constant(value=int() as value) if type(value) is int:
@@ -89,10 +89,10 @@ def _is_sum(tree: ast.expr) -> bool:
     return isinstance(tree, ast.BinOp)
 
 
-def quotient(numerator: int, divisor: int) -> int:
+def quotient(numerator: Dim, divisor: Dim) -> Dim:
     """The quotient rounded down.  Raises ``ValueError`` unless the divisor is positive at the
     hints."""
-    if divisor < 1:  # recorded as a guard where that cannot be proven
+    if decide(divisor < 1):  # recorded as a guard where that cannot be proven
         raise ValueError(f"{numerator} is divided by {divisor}, which is not positive")
     return numerator // divisor
 
@@ -104,7 +104,7 @@ def _clamp(value: int) -> int:
     return value
 
 
-def check(product: int) -> int:
+def check(product: Dim) -> Dim:
     """A product.  Raises ``ValueError`` for one that is larger than those of shapes."""
     terms = to_expression(product).terms
     is_large = len(terms) > MOST_TERMS or any(abs(c) > MOST_VALUE for _, c in terms)
@@ -150,7 +150,7 @@ def read_guards(texts: Iterable[str], hints: Mapping[str, int]) -> tuple[Guard, 
     return tuple(guards.recorded)
 
 
-def _guard(text: str, sizes: Mapping[str, int]) -> Guard:
+def _guard(text: str, sizes: Mapping[str, Dim]) -> Guard:
     expression, _, comparison = text.partition(" ")
     relation, _, zero = comparison.partition(" ")
     if zero != "0":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.signature import Dim, Port, Signature, as_declared, as_float32, is_float
+from quantglow.ir.graph.signature import Port, PortDim, Signature, as_declared, as_float32, is_float
 from quantglow.profiling.samples import files as array_files
 from quantglow.profiling.samples import images
 from quantglow.profiling.samples.files import (
@@ -297,7 +297,7 @@ def _not_finite(
     )
 
 
-def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> bool:
+def _fits(shape: tuple[int, ...], dims: tuple[PortDim, ...] | None, whole: bool) -> bool:
     """Whether an array has these fixed sizes; its first axis may hold several batches."""
     if dims is None:
         return True

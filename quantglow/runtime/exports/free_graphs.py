@@ -21,7 +21,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST, symbol
 from quantglow.ir.symbolic.guards import Guard, Guards, Relation
-from quantglow.ir.symbolic.size import symbols
+from quantglow.ir.symbolic.size import Shape, symbols
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
 from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting
@@ -342,7 +342,7 @@ def _zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     values = dict(case.values or ())
 
-    def array(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    def array(name: str, shape: Shape, dtype: np.dtype[np.generic]) -> Array:
         if name in values:
             return np.array(values[name]).reshape(shape).astype(dtype)
         if dtype.kind == "f":

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from quantglow.ir.graph.family import Case
-from quantglow.ir.graph.signature import Shape, Shapes
+from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.ops.loop import Trips
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ort.session import Session
 from quantglow.runtime.compiled import ReportLike
 from quantglow.runtime.hybrid.trips import (
@@ -37,7 +38,7 @@ from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeE
 from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
 
-BodyShapes = Mapping[str, Shape]
+BodyShapes = Mapping[str, FixedShape]
 """Shapes of the inputs of a body."""
 
 Make = Callable[[Sequence[BodyShapes]], ModelPrograms]

@@ -22,7 +22,7 @@ from quantglow.codegen.llvm.kernel import KernelCall, call_names
 from quantglow.ir.program.program import BufferKind, Fill, Program, View
 from quantglow.ir.symbolic.expression import Expression, number
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import is_free, likely, to_expression
+from quantglow.ir.symbolic.size import Dim, is_free, likely, to_expression
 from quantglow.ir.symbolic.straight_line import Condition, Evaluation
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
 from quantglow.runtime.jit.library import library
@@ -282,10 +282,10 @@ class _Sizes:
     def __init__(self) -> None:
         self.evaluation = Evaluation()
 
-    def position(self, value: int) -> int:
+    def position(self, value: Dim) -> int:
         return self.evaluation.add(to_expression(value))
 
-    def positions(self, values: Iterable[int]) -> tuple[int, ...]:
+    def positions(self, values: Iterable[Dim]) -> tuple[int, ...]:
         return tuple(map(self.position, values))
 
     def end(self, name: str, view: View) -> End:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.signature import DECLARED, Dim, Port, numpy_type
+from quantglow.ir.graph.signature import DECLARED, Port, PortDim, numpy_type
 from quantglow.ir.types import DType
 from quantglow.support.arguments import strings
 from quantglow.support.arrays import Array, array_of_tensor, is_torch_tensor
@@ -34,7 +34,7 @@ class TensorInfo:
     """An input or output as onnxruntime's ``NodeArg`` describes it."""
 
     name: str
-    shape: list[Dim]
+    shape: list[PortDim]
     type: str
 
     @property

@@ -14,11 +14,11 @@ from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.family import Case, constant_arrays, content_key, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import check_stored
-from quantglow.ir.graph.signature import Dim, Port, Signature, are_outputs, is_symbol
+from quantglow.ir.graph.signature import Port, PortDim, Signature, are_outputs, is_symbol
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guard, Guards
-from quantglow.ir.symbolic.size import surely_equal, symbols
+from quantglow.ir.symbolic.size import Dim, surely_equal, symbols
 from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -54,7 +54,7 @@ def _free_dimensions(port: Port, rank: int) -> Iterator[tuple[int, str]]:
     """The axis and the name of each free dimension: its own, which others may share, or that of its
     place.
     """
-    dims: tuple[Dim, ...] = port.dims or (None,) * rank
+    dims: tuple[PortDim, ...] = port.dims or (None,) * rank
     for axis, dim in enumerate(dims):
         if not isinstance(dim, int):
             yield axis, str(dim) if is_symbol(dim) else f"{port.name}_{axis}"
@@ -87,7 +87,7 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
     return values
 
 
-def case_with(template: Template, sizes: dict[str, int], values: Values) -> Case:
+def case_with(template: Template, sizes: dict[str, Dim], values: Values) -> Case:
     """The case of a template with these sizes for its symbols."""
     shapes = {
         name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)

@@ -26,7 +26,8 @@ from functools import partial
 from quantglow.interpreter import check_names, check_types
 from quantglow.ir.graph.family import Case, SharedArrays
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Dim, Shape, Shapes, Signature
+from quantglow.ir.graph.signature import PortDim, Shapes, Signature
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.saving import Freedom
@@ -149,7 +150,7 @@ class FreeShapes(Concise):
         return first
 
     @property
-    def shapes(self) -> list[dict[str, Shape]]:
+    def shapes(self) -> list[dict[str, FixedShape]]:
         """Input shapes of the programs that are kept, the last used one last."""
         return [dict(case.shapes) for case in self.cases]
 
@@ -406,6 +407,6 @@ def _is_shared(served: Served) -> bool:
     return served.is_general and not served.is_in_parts
 
 
-def _least(dim: Dim) -> int:
+def _least(dim: PortDim) -> int:
     """The dimension, or the smallest size of a free one."""
     return dim if isinstance(dim, int) else 1

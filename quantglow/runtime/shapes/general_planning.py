@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import to_expression
+from quantglow.ir.symbolic.size import Dim, to_expression
 from quantglow.ir.symbolic.straight_line import Evaluation
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.planning import plan_program
@@ -51,7 +51,7 @@ def _to_plan(source: BuiltPlan) -> GeneralPlan:
     """The plan of a program as numbers."""
     sizes = Evaluation()
 
-    def position(value: int) -> int:
+    def position(value: Dim) -> int:
         return sizes.add(to_expression(value))
 
     def ends(nodes: Iterable[Node]) -> EndSizes:

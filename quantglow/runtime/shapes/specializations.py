@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Protocol
 from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Dim, Shape, Shapes, Signature
+from quantglow.ir.graph.signature import PortDim, Shapes, Signature
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ort.fallback import FallbackNode
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import Build, Compiler
@@ -55,12 +56,14 @@ class ServedShapes:
         return ServedShapes(shapes, program, conditions, elsewhere)
 
 
-def served_by_own(shapes: Iterable[tuple[str, Iterable[Dim]]], build: Build) -> ServedShapes:
+def served_by_own(shapes: Iterable[tuple[str, Iterable[PortDim]]], build: Build) -> ServedShapes:
     """The entry of a program that was compiled for one shape."""
     return ServedShapes(_shapes_text(shapes), FOR_ONE, elsewhere=_elsewhere_text(build.fallback))
 
 
-def served_by_onnxruntime(shapes: Iterable[tuple[str, Iterable[Dim]]], why: str) -> ServedShapes:
+def served_by_onnxruntime(
+    shapes: Iterable[tuple[str, Iterable[PortDim]]], why: str
+) -> ServedShapes:
     """The entry of a model that runs whole in onnxruntime where it cannot be compiled."""
     return ServedShapes(_shapes_text(shapes), WHOLE, elsewhere=why)
 
@@ -97,7 +100,7 @@ def served_by_general(program: GeneralProgram | SegmentedProgram) -> ServedShape
     )
 
 
-def _shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:
+def _shapes_text(shapes: Iterable[tuple[str, Iterable[PortDim]]]) -> str:
     """``x [N, 3, H, W], mask [N, T]``."""
     return ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes)
 
@@ -169,7 +172,7 @@ class ModelPrograms(Protocol):
         """The compiler of its programs."""
 
     @property
-    def shapes(self) -> list[dict[str, Shape]]:
+    def shapes(self) -> list[dict[str, FixedShape]]:
         """Input shapes of the programs that are kept, the last used one last."""
 
     @property
@@ -221,7 +224,7 @@ class OneShape(Concise):
     compiler: Compiler
 
     @property
-    def shapes(self) -> list[dict[str, Shape]]:
+    def shapes(self) -> list[dict[str, FixedShape]]:
         """Nothing: its program serves one shape."""
         return []
 

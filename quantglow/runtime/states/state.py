@@ -17,7 +17,7 @@ import numpy as np
 
 from quantglow.interpreter import check_names, check_types
 from quantglow.ir.graph.family import Case, elements, may_decide
-from quantglow.ir.graph.signature import Dim, Port, Signature, declared_only, entering, leaving
+from quantglow.ir.graph.signature import Port, PortDim, Signature, declared_only, entering, leaving
 from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
 from quantglow.runtime.states.state_programs import CachePair, StatePrograms
@@ -194,7 +194,7 @@ PREFIXES = (
 )
 """Beginnings of the names of an input and of the output that it becomes."""
 
-Kind = tuple[tuple[Dim, ...] | None, int]
+Kind = tuple[tuple[PortDim, ...] | None, int]
 """Dimensions, and the axis that grows."""
 
 
@@ -369,7 +369,7 @@ def _by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, 
     return pairs
 
 
-def _growing_axis(name: str, dims: tuple[Dim, ...] | None) -> int:
+def _growing_axis(name: str, dims: tuple[PortDim, ...] | None) -> int:
     """The free axis of a cache behind the batch.  Raises ``OptionError`` unless there is one."""
     free = [axis for axis, dim in enumerate(dims or ()) if axis and not isinstance(dim, int)]
     if len(free) != 1:

@@ -8,7 +8,6 @@ the axes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from quantglow.ir.ops.convolution import Conv, Gemm, MatMul
 from quantglow.ir.ops.pooling import AveragePool, ReduceMean
 from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
-from quantglow.ir.symbolic.size import is_free, surely_equal
+from quantglow.ir.symbolic.size import is_free, prod, surely_equal
 from quantglow.transforms.float.constant_folding import is_float
 from quantglow.transforms.float.layout import derive, reshape
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
@@ -32,7 +31,7 @@ def matmul_to_gemm(node: Node, uses: Uses) -> Node | None:
     match node:
         case MatMul(x=x, y=Constant() as w, out=None) if w.type.rank == 2 and is_float(x):
             *batch, k = x.type.shape
-            rows = reshape(x, (math.prod(batch), k), uses)
+            rows = reshape(x, (prod(batch), k), uses)
             product = Gemm(name=node.name, x=rows, w=w)
             if product.type.shape == node.type.shape:
                 return product

@@ -26,7 +26,7 @@ from quantglow.ir.ops.quantization import Dequantize
 from quantglow.ir.ops.shape import Expand, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.ops.work import count_work
-from quantglow.ir.symbolic.size import surely_equal
+from quantglow.ir.symbolic.size import Dim, prod, surely_equal
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.layout import derive
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
@@ -115,7 +115,7 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def _are_inside(indices: Array, length: int) -> bool:
+def _are_inside(indices: Array, length: Dim) -> bool:
     return bool((indices >= -length).all() and (indices < length).all())
 
 
@@ -123,11 +123,11 @@ def _reshape(node: Reshape, part: Slice, uses: Uses) -> Node | None:
     """A part under a shape that keeps the axes that are cut."""
     sizes, cuts = list(node.shape), {}
     for axis, cut in _cuts(part):
-        place = (part.type.shape[axis], math.prod(part.type.shape[:axis]))
+        place = (part.type.shape[axis], prod(part.type.shape[:axis]))
         candidates = (
             target
             for target, size in enumerate(node.shape)
-            if surely_equal((size, math.prod(node.shape[:target])), place)
+            if surely_equal((size, prod(node.shape[:target])), place)
         )
         target = next(candidates, None)
         if target is None:
@@ -228,7 +228,7 @@ def close(a: float, b: float) -> bool:
     return abs(a - b) <= 1e-5 * abs(b)
 
 
-def channel_values(node: Node, channels: int, rank: int) -> Array | None:
+def channel_values(node: Node, channels: Dim, rank: int) -> Array | None:
     """A Constant that varies at most along the last axis, as an array [channels]."""
     if not isinstance(node, Constant) or not is_float(node) or node.type.rank > rank:
         return None

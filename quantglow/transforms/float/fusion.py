@@ -19,6 +19,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.unary import Clip, Fusible, Relu
 from quantglow.ir.ops.work import FEWEST_PRODUCTS
+from quantglow.ir.symbolic.size import Dim
 from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
 from quantglow.transforms.float.constant_folding import (
     absorbs,
@@ -62,7 +63,7 @@ def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
     return RewritePass("fuse-functions", rule)(graph) if names else graph
 
 
-def _count_products(node: Contraction) -> int:
+def _count_products(node: Contraction) -> Dim:
     """Products that a result is the sum of: kernel area times input channels of a group; of a
     ConvTranspose those that meet in one place."""
     products = node.w.type.size // max(node.w.type.shape[-1], 1)

@@ -10,6 +10,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
+from quantglow.ir.symbolic.size import Shape
 from quantglow.transforms.float.constant_folding import scalar_constant
 from quantglow.transforms.float.layout import (
     Axes,
@@ -115,7 +116,7 @@ def neighbors(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
     return replace(a, name=uses.fresh(derive(a.name, ":joined")), sizes=sizes)
 
 
-def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
+def _without(values: Shape, axis: int) -> Shape:
     return values[:axis] + values[axis + 1 :]
 
 

@@ -11,7 +11,6 @@ the pixels that it reads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,6 +43,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.expression import Expr, arg, call, center_float, const, quantize
 from quantglow.ir.ops.pooling import Reduce
 from quantglow.ir.ops.resize import AntialiasedResize
+from quantglow.ir.symbolic.size import prod
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import lowering_rules, lowers, tag
@@ -61,10 +61,10 @@ def _lower_reduce(node: Node) -> Node | None:
     if not axes or list(axes) != list(range(axes[0], axes[-1] + 1)):
         outer_axes = [i for i in range(len(shape)) if i not in axes]
         x = Transpose(name=tag(node, "gathered"), x=x, perm=(*outer_axes, *axes))
-        outer, inner = math.prod(shape[i] for i in outer_axes), 1
+        outer, inner = prod(shape[i] for i in outer_axes), 1
     else:
-        outer, inner = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
-    reduced = math.prod(shape[i] for i in axes)
+        outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
+    reduced = prod(shape[i] for i in axes)
     x = Reshape(name=tag(node, "middle"), x=x, shape=(outer, reduced, inner))
     changes: dict[str, Any] = {"x": x, "axes": (1,), "keepdims": True}
     core = replace(node, name=tag(node, "reduced"), **changes)
@@ -135,9 +135,7 @@ def lower_lrn(node: LRN) -> Node:
     squares = Elementwise(
         name=tag(node, "squares"), args=(node.x,), expression=call("mul", arg(0), arg(0)), out=FLOAT
     )
-    image = Reshape(
-        name=tag(node, "image"), x=squares, shape=(math.prod(shape[:-1]), 1, shape[-1], 1)
-    )
+    image = Reshape(name=tag(node, "image"), x=squares, shape=(prod(shape[:-1]), 1, shape[-1], 1))
     before = (node.size - 1) // 2
     means = AveragePool(
         name=tag(node, "means"),
@@ -158,7 +156,7 @@ def lower_gather(node: Gather) -> Node | None:
     shape, indices = node.x.type.shape, node.indices.type
     if len(shape) == 3 and node.axis == 1 and indices.rank == 1:
         return None
-    outer, inner = math.prod(shape[: node.axis]), math.prod(shape[node.axis + 1 :])
+    outer, inner = prod(shape[: node.axis]), prod(shape[node.axis + 1 :])
     core = Gather(
         name=tag(node, "gathered"),
         x=Reshape(name=tag(node, "rows"), x=node.x, shape=(outer, shape[node.axis], inner)),
@@ -173,7 +171,7 @@ def lower_scatter(node: Scatter) -> Node | None:
     """Scatter of any rank -> Scatter of rows"""
     if node.x.type.rank == 2:
         return None
-    rows, inner = node.x.type.shape[0], math.prod(node.x.type.shape[1:])
+    rows, inner = node.x.type.shape[0], prod(node.x.type.shape[1:])
     updates = (node.indices.type.size, inner)
     changes: dict[str, Any] = {
         "x": Reshape(name=tag(node, "rows"), x=node.x, shape=(rows, inner)),

@@ -9,7 +9,6 @@ ever made.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +31,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.binary import Add
 from quantglow.ir.ops.expression import arg, call, clip
 from quantglow.ir.ops.windows import Pair
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
@@ -61,7 +60,7 @@ def lower_conv(node: Conv) -> Node | None:
     return replace(node, **changes) if changes else None
 
 
-def _zero_bias(node: Conv | ConvTranspose | Gemm, channels: int) -> Constant:
+def _zero_bias(node: Conv | ConvTranspose | Gemm, channels: Dim) -> Constant:
     """The bias of a contraction that has none."""
     numpy_type = np.float32 if node.w.type.dtype is DType.F32 else np.int32
     return Constant(name=tag(node, "bias"), value=np.zeros(channels, numpy_type))
@@ -109,7 +108,7 @@ def _gemm_of_activations(node: Gemm) -> Node:
     )
 
 
-def _reshape_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Constant:
+def _reshape_weights(node: Node, w: Constant, shape: Shape) -> Constant:
     element = w.element
     if element is not None and element.quant is not None and element.quant.axis is not None:
         element = ElementType(element.dtype, replace(element.quant, axis=len(shape) - 1))
@@ -139,7 +138,7 @@ def _sum_of_nothing(node: MatMul) -> Node:
     return Expand(name=node.name, x=value, shape=node.type.shape)
 
 
-def _batch(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> Node:
+def _batch(node: Node, operand: Node, batch: Shape, role: str) -> Node:
     matrix = operand.type.shape[-2:]
     if operand.type.shape[:-2] != batch:
         operand = Expand(name=tag(node, f"{role}-expanded"), x=operand, shape=(*batch, *matrix))
@@ -150,7 +149,7 @@ def _batch(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> Node
             expression=arg(0),
             out=operand.type.element,
         )
-    return Reshape(name=tag(node, role), x=operand, shape=(math.prod(batch), *matrix))
+    return Reshape(name=tag(node, role), x=operand, shape=(prod(batch), *matrix))
 
 
 @lowers(ConvTranspose)
@@ -225,10 +224,10 @@ class _Axis:
     """
 
     stride: int
-    kernel: int
-    taps: int
+    kernel: Dim
+    taps: Dim
     first: int
-    last: int
+    last: Dim
     cut: int
 
     @staticmethod
@@ -247,10 +246,10 @@ class _Axis:
         return replace(self, taps=len(range(phase, self.kernel, self.stride)))
 
     @property
-    def cells(self) -> int:
+    def cells(self) -> Dim:
         return self.last - self.first + 1
 
-    def pads(self, length: int) -> Pair:
+    def pads(self, length: Dim) -> Pair:
         """Zeros that the convolution needs before and after ``length`` pixels; may be negative."""
         return self.taps - 1 - self.first, self.last - (length - 1)
 

@@ -18,7 +18,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ir.ops.expression import Expr, arg, call, clip, const
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import tag, unique_names
@@ -84,7 +84,7 @@ def _in_tiles(node: Node, uses: Uses) -> Node | None:
     return _filter_tiles(node, _count_tiles(width)) if pays else None
 
 
-def _count_tiles(width: int) -> int:
+def _count_tiles(width: Dim) -> Dim:
     """The number of tiles of a row.  The last one of a free width is never full, so that one
     program serves all widths."""
     return width // RESULTS + 1 if is_free(width) else -(-width // RESULTS)
@@ -104,7 +104,7 @@ def _is_filter(conv: Conv) -> bool:
     )
 
 
-def _filter_tiles(node: Conv, tiles: int) -> Node:
+def _filter_tiles(node: Conv, tiles: Dim) -> Node:
     """The results of all tiles, cut to the width of the row."""
     batch, height, width, channels = node.type.shape
     pixels = batch * height * tiles
@@ -124,7 +124,7 @@ def _filter_tiles(node: Conv, tiles: int) -> Node:
     )
 
 
-def factors(node: Conv, tiles: int) -> Node:
+def factors(node: Conv, tiles: Dim) -> Node:
     """B^T x of all tiles [N, H, tiles, points * C]."""
     x, (batch, height, _, channels) = pad(node, tiles), node.x.type.shape
     samples = [
@@ -143,7 +143,7 @@ def factors(node: Conv, tiles: int) -> Node:
     return Concat(name=tag(node, "factors"), parts=parts, axis=3)
 
 
-def pad(node: Conv, tiles: int) -> Node:
+def pad(node: Conv, tiles: Dim) -> Node:
     """x with its pads, and as much more as fills the last tile."""
     _, left, _, right = node.pads
     missing = RESULTS * tiles - node.type.shape[2]
@@ -153,7 +153,7 @@ def pad(node: Conv, tiles: int) -> Node:
     return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + missing, 0))
 
 
-def _tile_product(node: Conv, x: Node, pixels: int) -> Conv:
+def _tile_product(node: Conv, x: Node, pixels: Dim) -> Conv:
     """The products of each point [1, 1, pixels, points * O], with the bias in one of them."""
     assert isinstance(node.w, Constant)
     _, _, inputs, outputs = node.w.type.shape
@@ -171,7 +171,7 @@ def _tile_product(node: Conv, x: Node, pixels: int) -> Conv:
     )
 
 
-def _point_bias(node: Conv, outputs: int) -> Array:
+def _point_bias(node: Conv, outputs: Dim) -> Array:
     """Zeros but for one point."""
     bias = np.zeros((POINTS, outputs), np.float32)
     if isinstance(node.b, Constant):
@@ -179,7 +179,7 @@ def _point_bias(node: Conv, outputs: int) -> Array:
     return bias.reshape(-1)
 
 
-def _products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
+def _products_of_points(node: Conv, products: Node, pixels: Dim) -> list[Slice]:
     """The products of each point [1, 1, pixels, O]."""
     outputs = node.type.shape[3]
     return [

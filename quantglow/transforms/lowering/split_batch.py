@@ -19,13 +19,11 @@ from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.shape import Concat, Expand, Reshape
-from quantglow.ir.symbolic.size import surely_divides, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, surely_divides, surely_equal
 from quantglow.support.errors import TypeRuleError
 
-Shape = tuple[int, ...]
 
-
-def split_batch(graph: Graph, pieces: int) -> Graph | None:
+def split_batch(graph: Graph, pieces: Dim) -> Graph | None:
     """The graph for one of ``pieces`` equal parts of the batch; None if samples may depend on each
     other, or if an output is not made of samples.  Names stay.
     """
@@ -54,7 +52,7 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     return Graph(tuple(inputs), outputs, graph.source_hash)
 
 
-def batch_size(graph: Graph) -> int | None:
+def batch_size(graph: Graph) -> Dim | None:
     """The length of axis 0, if it counts samples in all inputs and outputs.
 
     A constant output has no samples, whatever its shape: every part of the batch would give all
@@ -69,7 +67,7 @@ def batch_size(graph: Graph) -> int | None:
     return next(iter(lengths))[0]
 
 
-def _is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
+def _is_shared(node: Node, shared: Set[Node], batch: Dim) -> bool:
     """Whether a node is computed of Constants only, as a grid of free sizes is, and has no entry
     for each sample.  ``shared``: those before it."""
     if not node.operands or isinstance(node, External) or _is_repeated(node, batch):
@@ -77,7 +75,7 @@ def _is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
     return all(isinstance(operand, Constant) or operand in shared for operand in node.operands)
 
 
-def _is_repeated(node: Node, batch: int) -> bool:
+def _is_repeated(node: Node, batch: Dim) -> bool:
     """Whether a node gives each sample the same."""
     return (
         isinstance(node, Expand)
@@ -93,7 +91,7 @@ def _is_alike(operand: Node, rank: int) -> bool:
 
 
 def _part(
-    node: Node, parts: Mapping[Node, Node], shared: Set[Node], batch: int, pieces: int
+    node: Node, parts: Mapping[Node, Node], shared: Set[Node], batch: Dim, pieces: Dim
 ) -> Node | None:
     if isinstance(node, Constant):
         return node
@@ -121,7 +119,7 @@ def _shares_rows(node: Node, operand: Node) -> bool:
 
 
 def _changes(
-    node: Node, computed: Sequence[Node], shared: Set[Node], shape: Shape, batch: int
+    node: Node, computed: Sequence[Node], shared: Set[Node], shape: Shape, batch: Dim
 ) -> dict[str, Any] | None:
     if not computed:
         return {"shape": shape} if _is_repeated(node, batch) else None
@@ -149,7 +147,7 @@ def _operands(node: Node, parts: Mapping[Node, Node], shape: Shape) -> dict[str,
     return operands
 
 
-def _cut(operand: Node, batch: int) -> Node:
+def _cut(operand: Node, batch: Dim) -> Node:
     """A part of a Concat, equal for all samples, with ``batch`` of them left."""
     if not isinstance(operand, Constant):
         return operand

@@ -23,6 +23,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.expression import arg, call
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import tag, unique_names
@@ -349,7 +350,7 @@ def _interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
     return _cut(node.name, rows, range(columns))
 
 
-def _product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
+def _product(node: Conv, w: Array, pairing: Pairing, parity: int, width: Dim) -> Conv:
     """The columns of a parity, and columns of 0 up to ``width``."""
     columns = w[:, parity::2]
     ends, center = pairing.ends(columns), pairing.center(columns)

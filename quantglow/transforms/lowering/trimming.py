@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Reshape, Slice
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Shape, is_free
 from quantglow.transforms.lowering.rules import tag
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
@@ -44,8 +44,8 @@ class OffsetRange:
     """The taps from ``first`` to before ``end`` along one axis, of ``count``."""
 
     first: int
-    end: int
-    count: int
+    end: Dim
+    count: Dim
 
     @property
     def slice(self) -> slice:
@@ -137,7 +137,7 @@ def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     return pieces
 
 
-def _pays(pieces: Sequence[ResultRange], taps: int) -> bool:
+def _pays(pieces: Sequence[ResultRange], taps: Dim) -> bool:
     """Whether a convolution in these pieces needs clearly fewer products."""
     if not 1 < len(pieces) <= MOST_PIECES or any(piece.taps == 0 for piece in pieces):
         return False
@@ -181,8 +181,8 @@ class ColumnRange:
     """``count`` columns from ``first`` on, along ``axis`` of a value."""
 
     axis: int
-    first: int
-    count: int
+    first: Dim
+    count: Dim
 
 
 def cut_unread_columns(graph: Graph) -> Graph:
@@ -224,7 +224,7 @@ def _cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
         yield from ((node, ColumnRange(axis, first, count)) for node in (reshape, *slices) if node)
 
 
-def _kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
+def _kept_axis(shape: Shape, squeezed: Shape) -> int:
     """The axis of columns in ``squeezed``, ``shape`` without an axis of size 1; -1 if it is not."""
     if len(squeezed) == len(shape) - 1 and shape[WIDTH] != 1:
         for axis, size in enumerate(shape):

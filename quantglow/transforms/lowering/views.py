@@ -11,7 +11,6 @@ an image by a whole factor is such a value, too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,11 +18,9 @@ import numpy as np
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Elementwise, Expand, Reshape, Resize, Table, Transpose
-from quantglow.ir.symbolic.size import is_free, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod, surely_equal
 from quantglow.transforms.lowering.rules import tag
 from quantglow.transforms.rewrite import Uses, rewrite_pass
-
-Shape = tuple[int, ...]
 
 MOST_ROWS = 2**14
 """Rows or columns of a free number for which taps of a Resize are compared."""
@@ -86,7 +83,7 @@ def _repeat(node: Resize) -> Node | None:
     return Expand(name=tag(node, "repeated"), x=pixels, shape=(n, h, fh, w, fw, c))
 
 
-def _repeats(node: Resize, axis: int, factor: int) -> bool:
+def _repeats(node: Resize, axis: int, factor: Dim) -> bool:
     """Whether every row (column) comes ``factor`` times, without others between."""
     length = node.x.type.shape[axis + 1]
     if is_free(length):
@@ -126,7 +123,7 @@ def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> No
     missing = len(groups) - operand.type.rank
     shape: list[int] = []
     for size, group in zip((1,) * missing + operand.type.shape, groups, strict=True):
-        shape += group if size == math.prod(group) else (1,) * len(group)
+        shape += group if size == prod(group) else (1,) * len(group)
     return Reshape(name=tag(node, f"operand{index}-cells"), x=operand, shape=tuple(shape))
 
 
@@ -136,11 +133,11 @@ def group(shape: Shape, cells: Shape) -> list[Shape] | None:
     tail, groups = list(cells), list[Shape]()
     for size in shape:
         group: list[int] = []
-        while tail and (math.prod(group) < size or (size == 1 and not group and tail[0] == 1)):
+        while tail and (prod(group) < size or (size == 1 and not group and tail[0] == 1)):
             group.append(tail.pop(0))
-        if math.prod(group) != size:
+        if prod(group) != size:
             return None
         groups.append(tuple(group))
-    if tail and (not groups or math.prod(tail) != 1):
+    if tail and (not groups or prod(tail) != 1):
         return None
     return [*groups[:-1], groups[-1] + tuple(tail)] if tail else groups

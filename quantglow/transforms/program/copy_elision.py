@@ -20,7 +20,7 @@ from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Concat, Pad, Reshape, Scatter
 from quantglow.ir.program.program import Buffer, BufferKind, View
 from quantglow.ir.program.strides import dense_strides, reshape_strides
-from quantglow.ir.symbolic.size import surely_equal
+from quantglow.ir.symbolic.size import Shape, surely_equal
 from quantglow.ir.types import TensorType
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
@@ -32,7 +32,7 @@ class Home:
 
     container: Node
     starts: tuple[int, ...]
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 @dataclass(frozen=True)

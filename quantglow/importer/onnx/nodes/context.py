@@ -42,7 +42,7 @@ from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Dequantize, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Transpose
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import integer
+from quantglow.ir.symbolic.size import Dim, Shape, integer
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -340,7 +340,7 @@ class Call:
         """Whether an operand is computed as float32."""
         return is_float_type(value_onnx_type(self.value(position)))
 
-    def shape(self, position: int) -> tuple[int, ...]:
+    def shape(self, position: int) -> Shape:
         """The shape of an operand of any type."""
         value = self.value(position)
         shape = value_shape(value)
@@ -381,7 +381,7 @@ class Call:
         array = as_float32(layout(self.array(position, "weight")))
         return Constant(name=self.scope.claim(name, derived=True), value=array)
 
-    def reserve(self, shape: Sequence[int], itemsize: int) -> None:
+    def reserve(self, shape: Sequence[Dim], itemsize: int) -> None:
         """Refuse an array of this shape, before it is made, if the import has no room for it."""
         self.scope.meter.reserve(str(self.proto.output[0]), shape, itemsize)
 

@@ -6,7 +6,6 @@ result before it is computed, and types the results of nodes that were refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -24,7 +23,7 @@ from quantglow.importer.onnx.nodes.values import (
     value_shape,
 )
 from quantglow.ir.ops.work import ELEMENT_WORK
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import is_free, prod
 from quantglow.support.arrays import Array
 
 FAILURES = (
@@ -159,7 +158,7 @@ def admit(
         kinds[name] = element
         if shape is not None:
             meter.reserve(name, shape, _element_nbytes(element))
-            results += math.prod(shape)
+            results += prod(shape)
     meter.spend(_work_of_evaluation(proto, operands, results))
     return kinds
 

@@ -20,6 +20,7 @@ import onnx
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
+from quantglow.ir.symbolic.size import Shape
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError, UnsupportedOpError
@@ -167,7 +168,7 @@ class IntegerValue:
     onnx_type: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.node.type.shape
 
     @property
@@ -213,7 +214,7 @@ def tensor_array(tensor: onnx.TensorProto) -> Array:
         ) from None
 
 
-def value_shape(value: Value) -> tuple[int, ...] | None:
+def value_shape(value: Value) -> Shape | None:
     """The shape of a value, None if unknown."""
     return value.type.shape if isinstance(value, Node) else value.shape
 

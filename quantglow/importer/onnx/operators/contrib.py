@@ -30,7 +30,7 @@ from quantglow.importer.onnx.operators.tensor.slicing import write
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.symbolic.size import integer
+from quantglow.ir.symbolic.size import Dim, integer
 from quantglow.ir.types import DType
 
 HIDDEN = -10_000.0
@@ -144,7 +144,7 @@ def _extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     return steps.rename(joined, output) if steps.has_output(output) else joined
 
 
-def _padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: int) -> Node:
+def _padding(steps: FusedNodes, position: int, batch: Dim, rows: Dim, columns: Dim) -> Node:
     """The term of the scores of padding: the operand has a length for each sample, ends and then
     starts of all, or conditions of columns or of rows and columns."""
     call = steps.call
@@ -168,7 +168,7 @@ def _padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: i
     return steps.where(visible, steps.number(0.0), hidden)
 
 
-def _parse_scores(call: Call, query: Node, added: list[Node], past: int) -> Scores:
+def _parse_scores(call: Call, query: Node, added: list[Node], past: Dim) -> Scores:
     """Rules by which scores become shares."""
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
     order = Causal(past) if call.integer("unidirectional", 0) else None
@@ -240,9 +240,9 @@ class Lengths:
              same for all
     """
 
-    fed: int
-    output: int
-    longest: int
+    fed: Dim
+    output: Dim
+    longest: Dim
     before: Node | int
 
 
@@ -298,7 +298,7 @@ def _grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
     return steps.heads(first, heads), steps.heads(second, shared), steps.heads(third, shared)
 
 
-def _parse_lengths(steps: FusedNodes, rows: int) -> Lengths:
+def _parse_lengths(steps: FusedNodes, rows: Dim) -> Lengths:
     """The rows of the cache.  Raises ``Unsupported`` where the longest sample is not known."""
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())

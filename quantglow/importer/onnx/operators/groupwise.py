@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +22,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.expression import arg, const
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.groupwise import BITS, PackedWeights, pack_codes, unpack_codes
+from quantglow.ir.symbolic.size import Dim, Shape, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -81,21 +81,21 @@ def mat_mul_n_bits(call: Call) -> Node:
     if call.integer("weight_prepacked", 0):
         raise Unsupported("its weights are packed for another processor")
     shape = (*batch, columns)
-    if not math.prod(call.shape(1)):
+    if not prod(call.shape(1)):
         return _omit(call, shape)
     blocks = _parse_blocks(call, depth, columns)
-    x = _gather_rows(call, (math.prod(batch), k))
+    x = _gather_rows(call, (prod(batch), k))
     output = product(call, x, blocks, call.derive("product") if len(batch) != 1 else call.result)
     return output if len(batch) == 1 else Reshape(name=call.result, x=output, shape=shape)
 
 
-def _omit(call: Call, shape: tuple[int, ...]) -> Node:
+def _omit(call: Call, shape: Shape) -> Node:
     """Zeros or the bias, where there are no weights."""
     bias = as_float32(call.array(5, "bias")) if call.has(5) else np.zeros(shape[-1])
     return Expand(name=call.result, x=call.constant("bias", bias.reshape(-1)), shape=shape)
 
 
-def _gather_rows(call: Call, shape: tuple[int, int]) -> Node:
+def _gather_rows(call: Call, shape: tuple[Dim, Dim]) -> Node:
     """The activations as a matrix."""
     x = call.node(0)
     if x.type.rank == 2:

@@ -24,7 +24,7 @@ from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -119,7 +119,7 @@ Step = Callable[[Cell, Node, State], State]
 """(cell, x W + input bias [B, gates * H], state) -> the next state."""
 
 
-def sequence_lengths(call: Call, steps: int, batch: int) -> Node | None:
+def sequence_lengths(call: Call, steps: Dim, batch: Dim) -> Node | None:
     """The length of each sequence as int64 [B, 1]; None where all have all ``steps``.
 
     Raises ``ValueError`` for another number of lengths than ``batch``, and for known ones that are
@@ -198,7 +198,7 @@ class SequenceClock:
 
     call: Call
     lengths: Node
-    steps: int
+    steps: Dim
     backwards: bool
 
     @property
@@ -358,7 +358,7 @@ def build_cells(
     ]
 
 
-def initial(call: Call, position: int, direction: int, batch: int, hidden: int) -> Node:
+def initial(call: Call, position: int, direction: int, batch: Dim, hidden: int) -> Node:
     """The state before the first step [B, H]; zeros where the model gives none."""
     if not call.has(position):
         zeros = call.constant("zeros", np.zeros((1 if is_free(batch) else batch, hidden)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.ir.graph.signature import Dim, Port, Signature
+from quantglow.ir.graph.signature import Port, PortDim, Signature
 from quantglow.ir.types import DType
 
-Dims = tuple[Dim, ...] | None
+Dims = tuple[PortDim, ...] | None
 
 
 def signature(inputs: list[Dims], outputs: list[Dims]) -> Signature:

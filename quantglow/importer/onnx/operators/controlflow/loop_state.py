@@ -28,13 +28,12 @@ from quantglow.importer.onnx.operators.controlflow.subgraphs import (
 from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.graph.signature import Shape
 from quantglow.ir.ops.expression import Expr, arg
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.loop import ENDLESS
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
-from quantglow.ir.symbolic.size import integer, is_free
+from quantglow.ir.symbolic.size import Dim, FixedShape, Shape, integer, is_free
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.classes import cached_property
 
@@ -48,7 +47,7 @@ TO_THE_END = 2**31 - 1
 """Least end of a Slice that takes all rows, however many there are."""
 
 
-def most_trips(call: Call) -> int:
+def most_trips(call: Call) -> Dim:
     """The known number of trips, 0 for negative ones, or ``ENDLESS``."""
     if not (call.has(0) and call.is_known(0)):
         return ENDLESS
@@ -118,7 +117,7 @@ class Growing:
     number: int
     axis: int
     window_rows: int
-    dims: tuple[int, ...]
+    dims: Shape
 
     @property
     def first_name(self) -> str:
@@ -344,7 +343,7 @@ class CarriedState:
         left_out = {*self.fixed, *(self.unread - used), *stacked}
         return [n for n in range(self.count) if n not in left_out]
 
-    def first(self, number: int, shape: Shape) -> Node:
+    def first(self, number: int, shape: FixedShape) -> Node:
         """A changing value before the first trip; one of one element in this shape, if that has
         more dimensions."""
         grows = self.growing.get(number)

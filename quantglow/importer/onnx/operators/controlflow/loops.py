@@ -28,11 +28,11 @@ from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS, normal
 from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.graph.signature import Shape
 from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.ops.shape import Concat, Reshape, Transpose
+from quantglow.ir.symbolic.size import Dim, FixedShape
 
 MOST_UNROLLED = 64
 """Maximum number of trips of a loop that reads all of a value that grows: each has nodes of its
@@ -51,7 +51,7 @@ class Changing(OfLateShapes):
 class Widening(Exception):
     """Carried values of one element have more dimensions after a trip: their shapes by number."""
 
-    def __init__(self, shapes: Mapping[int, Shape]) -> None:
+    def __init__(self, shapes: Mapping[Dim, FixedShape]) -> None:
         super().__init__(shapes)
         self.shapes = shapes
 
@@ -72,7 +72,7 @@ class LoopOperands:
     call: Call
     carried: tuple[Node, ...]
     sliced: tuple[Node, ...]
-    trips: int
+    trips: Dim
     conditional: bool = False
 
     def inputs(self, names: Sequence[str]) -> tuple[Input, ...]:
@@ -228,7 +228,7 @@ def widen(call: Call, import_body: ImportBody, growing: Sequence[Growing] = ()) 
 
 
 def loop(
-    parts: CarriedState, import_body: ImportBody, shapes: Mapping[int, Shape]
+    parts: CarriedState, import_body: ImportBody, shapes: Mapping[Dim, FixedShape]
 ) -> dict[str, Value]:
     """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
 

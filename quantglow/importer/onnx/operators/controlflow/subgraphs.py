@@ -17,6 +17,7 @@ from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.shape import Reshape
+from quantglow.ir.symbolic.size import Shape
 from quantglow.support.errors import ImportBudgetError, ModelError
 
 ImportBody = Callable[[onnx.GraphProto, ImportScope], None]
@@ -141,7 +142,7 @@ def _of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
     return rerank(call, x, y.type.shape), rerank(call, y, x.type.shape)
 
 
-def rerank(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
+def rerank(call: Call, x: Node, shape: Shape) -> Node:
     """A value of one element in ``shape``, if that has more dimensions."""
     if x.type.rank >= len(shape):
         return x

@@ -17,6 +17,7 @@ from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.importer.onnx.operators.tensor.slicing import along
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Conv, Gather, Gemm, MatMul, Mul, Pad, Reshape, Transpose
+from quantglow.ir.symbolic.size import Dim, prod
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.fourier import as_parts, turns
@@ -45,10 +46,10 @@ class Transform:
     there are weights, at most n.
     """
 
-    n: int
-    bins: int
+    n: Dim
+    bins: Dim
     weights: Array
-    parts: tuple[int, int]
+    parts: tuple[Dim, Dim]
     direction: int = -1
     scale: float = 1.0
 
@@ -57,11 +58,11 @@ class Transform:
         return len(self.weights)
 
     @property
-    def dense_size(self) -> int:
+    def dense_size(self) -> Dim:
         """Elements of the whole matrix: its products for each transform."""
-        return self.samples * self.bins * math.prod(self.parts)
+        return self.samples * self.bins * prod(self.parts)
 
-    def stage_sizes(self, a: int) -> tuple[int, int]:
+    def stage_sizes(self, a: int) -> tuple[Dim, Dim]:
         """Products of either stage that ``n = a * b`` is split into."""
         x_parts, y_parts = self.parts
         return self.n * x_parts * 2 * a, 2 * self.n * -(-self.bins // a) * y_parts
@@ -85,7 +86,7 @@ class Transform:
             size = 4 * self.dense_size / 2**20
             raise Unsupported(f"the matrix of {self.n} samples takes {size:.0f} MiB")
 
-    def matrix(self, angles: Array, x_parts: int, y_parts: int) -> Array:
+    def matrix(self, angles: Array, x_parts: Dim, y_parts: Dim) -> Array:
         """[..., T, x_parts, K, y_parts] of ``angles`` [..., T, K], of which n make a turn."""
         factors = as_parts(turns(self.n)[self.direction * angles % self.n])
         return factors[..., :x_parts, :, :y_parts]
@@ -121,7 +122,7 @@ def _apply_transform(call: Call, x: Node, transform: Transform, name: str) -> No
 
 def product(call: Call, x: Node, matrix: Array) -> Node:
     """x [..., T, P] times [T, P, K, Q], as rows of K * Q."""
-    rows, columns = (math.prod(axes) for axes in (matrix.shape[:2], matrix.shape[2:]))
+    rows, columns = (prod(axes) for axes in (matrix.shape[:2], matrix.shape[2:]))
     flat = Reshape(name=call.derive("rows"), x=x, shape=(x.type.size // rows, rows))
     w = call.constant("matrix", matrix.reshape(rows, columns))
     return Gemm(name=call.derive("product"), x=flat, w=w)
@@ -131,12 +132,12 @@ def _in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str)
     """Sample ``b t1 + t2`` and bin ``k1 + a k2`` of ``n = a b`` (Cooley and Tukey, 1965)."""
     b = transform.n // a
     *batch, _, parts = x.type.shape
-    m = math.prod(batch)
+    m = prod(batch)
 
     def transpose(x: Node, *perm: int) -> Node:
         return Transpose(name=call.derive("moved"), x=x, perm=perm)
 
-    def reshape(x: Node, *shape: int) -> Node:
+    def reshape(x: Node, *shape: Dim) -> Node:
         return Reshape(name=call.derive("as"), x=x, shape=shape)
 
     x = reshape(_weigh(call, x, transform), m, a, b, parts)
@@ -180,7 +181,7 @@ def dft(call: Call) -> Node:
     return Transpose(name=call.result, x=bins, perm=back)
 
 
-def _parse_transform(call: Call, size: int, parts: int) -> Transform:
+def _parse_transform(call: Call, size: Dim, parts: Dim) -> Transform:
     """Transform of ``size`` samples or bins, with the attributes of a DFT."""
     backwards, onesided = bool(call.integer("inverse", 0)), bool(call.integer("onesided", 0))
     if onesided and parts != 1 + backwards:
@@ -200,7 +201,7 @@ def _parse_transform(call: Call, size: int, parts: int) -> Transform:
     return Transform(n, n, weights, (2, 1), 1, 1 / n)
 
 
-def _scalar(call: Call, position: int, role: str, default: int) -> int:
+def _scalar(call: Call, position: int, role: str, default: Dim) -> Dim:
     return int(call.array(position, role).reshape(())) if call.has(position) else default
 
 
@@ -231,7 +232,7 @@ def stft(call: Call) -> Node:
     return _apply_transform(call, x, transform, call.result)
 
 
-def _in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node:
+def _in_one_product(call: Call, x: Node, transform: Transform, step: Dim) -> Node:
     """A Conv: the columns of the matrix are its kernels."""
     transform.check()
     batch, length, parts = x.type.shape
@@ -243,7 +244,7 @@ def _in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Nod
     return Reshape(name=call.result, x=bins, shape=shape)
 
 
-def frames(call: Call, x: Node, n: int, step: int) -> Node:
+def frames(call: Call, x: Node, n: Dim, step: Dim) -> Node:
     """x [B, L, P] as [B, F, n, P]."""
     call.reserve(((x.type.shape[1] - n) // step + 1, n), 8)
     starts = np.arange(0, x.type.shape[1] - n + 1, step)

@@ -6,7 +6,6 @@ left, two at a time, by MatMul or Mul.
 
 from __future__ import annotations
 
-import math
 import re
 import string
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ from quantglow.ir.ops import Expand, MatMul, Mul, ReduceSum, Reshape, Slice, Tra
 from quantglow.ir.ops.binary import Add
 from quantglow.ir.ops.convolution import Gemm
 from quantglow.ir.ops.groupwise import PackedWeights
+from quantglow.ir.symbolic.size import Dim, Shape, prod
 from quantglow.support.arrays import Array
 
 BROADCAST = string.digits
@@ -35,7 +35,7 @@ class Labeled:
     node: Node
     labels: str
 
-    def size(self, label: str) -> int:
+    def size(self, label: str) -> Dim:
         return self.node.type.shape[self.labels.index(label)]
 
 
@@ -143,7 +143,7 @@ class EinsumContraction:
     def group(self, value: Labeled, *groups: str) -> Node:
         """The axes in this order, each group joined."""
         ordered = self.order(value, "".join(groups))
-        shape = tuple(math.prod(value.size(label) for label in group) for group in groups)
+        shape = tuple(prod(value.size(label) for label in group) for group in groups)
         return self.reshape(ordered.node, shape)
 
     def order(self, value: Labeled, labels: str, name: str = "") -> Labeled:
@@ -156,7 +156,7 @@ class EinsumContraction:
     def transpose(self, x: Node, perm: Iterable[int]) -> Node:
         return Transpose(name=self.call.derive("moved"), x=x, perm=tuple(perm))
 
-    def reshape(self, x: Node, shape: tuple[int, ...]) -> Node:
+    def reshape(self, x: Node, shape: Shape) -> Node:
         if x.type.shape == shape:
             return x
         return Reshape(name=self.call.derive("as"), x=x, shape=shape)
@@ -200,7 +200,7 @@ def _is_row(c: Array) -> bool:
     return c.size == 1 or c.shape[-1] == c.size
 
 
-def row(call: Call, columns: int, beta: float) -> Node:
+def row(call: Call, columns: Dim, beta: float) -> Node:
     """``beta * C`` as [N]."""
 
     def layout(c: Array) -> Array:
@@ -264,7 +264,7 @@ def _product_with_weights(call: Call) -> Node:
     x, right = call.node(0), call.shape(1)
     *batch, k = x.type.shape
     if len(batch) != 1:
-        x = Reshape(name=call.derive("rows"), x=x, shape=(math.prod(batch), k))
+        x = Reshape(name=call.derive("rows"), x=x, shape=(prod(batch), k))
     product: Node
     if (packed := _stored_weights(call, 1.0, 0)) is not None:
         product = group(call, x, packed, None, call.result)

@@ -6,7 +6,6 @@ sum takes log2(n) steps, each of which doubles how far back the elements reach.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,7 @@ from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.ops.unary import Abs, Exp, Log, Sqrt
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, is_free, prod
 from quantglow.ir.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)
@@ -151,9 +150,9 @@ def _one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
     """x with one element along an axis of any length: into its first one the others are combined,
     one after the other."""
     shape = x.type.shape
-    outer, count, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    outer, count, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
-    def rows(start: int, size: int) -> Node:
+    def rows(start: int, size: Dim) -> Node:
         starts = tuple(start if i == axis else 0 for i in range(len(shape)))
         sizes = tuple(size if i == axis else d for i, d in enumerate(shape))
         ones = (1,) * len(shape)

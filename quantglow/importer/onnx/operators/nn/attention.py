@@ -17,7 +17,7 @@ from quantglow.ir.ops.expression import arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.loop import Loop
-from quantglow.ir.symbolic.size import is_free, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, surely_equal
 
 BOTH = fn("and", arg(0), arg(1))
 LOWEST = -3.4028234663852886e38
@@ -38,10 +38,10 @@ class Causal:
     before   columns before the first step, the same for all or ``[batch, 1, 1, 1]``
     """
 
-    before: Node | int
+    before: Node | Dim
     window: int = -1
 
-    def visible(self, steps: FusedNodes, row: Node, columns: int) -> Node:
+    def visible(self, steps: FusedNodes, row: Node, columns: Dim) -> Node:
         """Whether the steps ``row`` of ``[1, 1, rows, 1]`` see each of so many columns."""
         column = steps.iota((1, 1, 1, columns), 3)
         before = arg(2) if isinstance(self.before, Node) else lconst(self.before)
@@ -138,7 +138,7 @@ class LoopSteps:
     """The operands of a loop over blocks of rows, and their values in a trip."""
 
     steps: FusedNodes
-    trips: int
+    trips: Dim
     slices: list[tuple[Node, Input]] = field(default_factory=list)
     captures: list[tuple[Node, Input]] = field(default_factory=list)
 
@@ -162,7 +162,7 @@ class LoopSteps:
             return causal
         return replace(causal, before=self.capture(causal.before))
 
-    def _bind(self, bindings: list[tuple[Node, Input]], x: Node, shape: tuple[int, ...]) -> Node:
+    def _bind(self, bindings: list[tuple[Node, Input]], x: Node, shape: Shape) -> Node:
         trip_input = Input(name=self.steps.call.derive("trip"), tensor=x.type.with_shape(shape))
         bindings.append((x, trip_input))
         return trip_input
@@ -280,7 +280,7 @@ def attention(call: Call) -> list[Node]:
     return [steps.rename(steps.rows_of_heads(context) if is_flat else context), *present]
 
 
-def mask(steps: FusedNodes, columns: int) -> tuple[tuple[Node, ...], Node | None]:
+def mask(steps: FusedNodes, columns: Dim) -> tuple[tuple[Node, ...], Node | None]:
     """The terms that the mask adds to scores, and the condition that it sets."""
     call = steps.call
     if not call.has(3):

@@ -26,6 +26,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.shape import Concat, Pad, Reshape
 from quantglow.ir.ops.windows import Pads, Pair
+from quantglow.ir.symbolic.size import Dim, Shape
 from quantglow.support.arrays import Array
 
 VOLUME_RANK = 5
@@ -48,7 +49,7 @@ class WindowGeometry:
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
 
-def parse_windows(call: Call, kernel: tuple[int, ...]) -> WindowGeometry:
+def parse_windows(call: Call, kernel: Shape) -> WindowGeometry:
     """The attributes of ``call``, whose pads (if explicit) belong to its input."""
     rank = len(kernel)
     pads = _spatial_pads(call, rank)
@@ -70,7 +71,7 @@ def _spatial_pads(call: Call, rank: int) -> tuple[int, ...]:
     return pads
 
 
-def _pair(values: tuple[int, ...], absent: int = 1) -> Pair:
+def _pair(values: Shape, absent: int = 1) -> Pair:
     """(H, W) of attributes with one or two entries; one spatial axis becomes W."""
     if len(values) not in (1, 2):
         raise Unsupported(f"{len(values)} spatial axes are too many")
@@ -109,9 +110,7 @@ def is_volume(call: Call) -> bool:
     return len(call.shape(0)) == VOLUME_RANK
 
 
-def _windows_of_volume(
-    call: Call, kernel: tuple[int, ...], x: Node
-) -> tuple[WindowGeometry, WindowGeometry]:
+def _windows_of_volume(call: Call, kernel: Shape, x: Node) -> tuple[WindowGeometry, WindowGeometry]:
     """The windows along the depth of x [N, D, H, W, C], and over planes, with pads resolved."""
     strides, dilations = (call.integers(name, (1, 1, 1)) for name in ("strides", "dilations"))
     pads = _spatial_pads(call, 3)
@@ -208,7 +207,7 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     return along_span(call.derive("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
-def _with_borders(call: Call, x: Node, before: int, after: int) -> Node:
+def _with_borders(call: Call, x: Node, before: Dim, after: Dim) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
     if before < 0 or after < 0:
         cut = max(-before, 0), max(-after, 0)
@@ -220,7 +219,7 @@ def _with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     return Pad(name=call.derive("padded"), x=x, before=low, after=high)
 
 
-def _side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, int]:
+def _side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, Dim]:
     """The slices under each window along the depth as channels of an image [N * OD, H, W, KD * C],
     those of a group side by side; and OD."""
     x = _with_borders(call, x, depth.pads[0], depth.pads[2])
@@ -237,14 +236,14 @@ def _side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tup
     return Reshape(name=call.derive("images"), x=joined, shape=shape), count
 
 
-def volumes(call: Call, y: Node, count: int) -> Node:
+def volumes(call: Call, y: Node, count: Dim) -> Node:
     """Images [N * D, H, W, C] as the result [N, C, D, H, W]."""
     n, h, w, c = y.type.shape
     shape = (n // count, count, h, w, c)
     return channels_first(call, Reshape(name=call.derive("volumes"), x=y, shape=shape))
 
 
-def pool_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: Pooled) -> Node:
+def pool_volume(call: Call, name: str, x: Node, kernel: Shape, pool: Pooled) -> Node:
     """``pool`` over the planes of x [N, D, H, W, C], then along its depth, as [N * OD, H, W, C]."""
     depth, plane = _windows_of_volume(call, kernel, x)
     n, d, h, w, c = x.type.shape

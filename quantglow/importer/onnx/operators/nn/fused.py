@@ -7,7 +7,6 @@ each named behind the operator's result.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from quantglow.ir.ops.normalization import LayerNormalization, Softmax
 from quantglow.ir.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Gelu, Reciprocal, Sqrt, Swish
-from quantglow.ir.symbolic.size import surely_equal
+from quantglow.ir.symbolic.size import Dim, prod, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -58,22 +57,22 @@ class FusedNodes:
     def number(self, value: float) -> Node:
         return self.call.constant("number", np.array(value, np.float32))
 
-    def zeros(self, shape: Sequence[int]) -> Node:
+    def zeros(self, shape: Sequence[Dim]) -> Node:
         return Expand(name=self.call.derive("zeros"), x=self.number(0.0), shape=tuple(shape))
 
-    def fill(self, like: Node, shape: Sequence[int]) -> Node:
+    def fill(self, like: Node, shape: Sequence[Dim]) -> Node:
         """Zeros of the type of another value."""
         zero = np.zeros((), like.type.dtype.numpy)
         scalar = Constant(name=self.call.derive("filling"), value=zero)
         return Expand(name=self.call.derive("zeros"), x=scalar, shape=tuple(shape))
 
-    def iota(self, shape: Sequence[int], axis: int) -> Node:
+    def iota(self, shape: Sequence[Dim], axis: Dim) -> Node:
         """0, 1, … along one axis; the others are 1."""
         return iota(self.call, shape, axis)
 
     # -- layout
 
-    def reshape(self, x: Node, *shape: int) -> Node:
+    def reshape(self, x: Node, *shape: Dim) -> Node:
         if surely_equal(x.type.shape, shape):
             return x
         return Reshape(name=self.call.derive("shape"), x=x, shape=shape)
@@ -81,7 +80,7 @@ class FusedNodes:
     def transpose(self, x: Node, *perm: int) -> Node:
         return Transpose(name=self.call.derive("moved"), x=x, perm=perm)
 
-    def part(self, x: Node, axis: int, start: int, size: int) -> Node:
+    def part(self, x: Node, axis: int, start: Dim, size: Dim) -> Node:
         """Elements of one axis."""
         shape = x.type.shape
         axis %= len(shape)
@@ -92,7 +91,7 @@ class FusedNodes:
         ones = (1,) * len(shape)
         return Slice(name=self.call.derive("part"), x=x, starts=starts, sizes=sizes, steps=ones)
 
-    def parts(self, x: Node, axis: int, sizes: Sequence[int]) -> list[Node]:
+    def parts(self, x: Node, axis: int, sizes: Sequence[Dim]) -> list[Node]:
         """The axis cut in parts of these sizes."""
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return [self.part(x, axis, s, size) for s, size in zip(starts, sizes, strict=True)]
@@ -101,7 +100,7 @@ class FusedNodes:
         axis %= parts[0].type.rank
         return Concat(name=self.call.derive("joined"), parts=parts, axis=axis)
 
-    def heads(self, x: Node, heads: int) -> Node:
+    def heads(self, x: Node, heads: Dim) -> Node:
         """``[batch, steps, heads * size]`` as ``[batch, heads, steps, size]``."""
         batch, steps, width = x.type.shape
         if width % heads:
@@ -137,7 +136,7 @@ class FusedNodes:
             return self.matmul(x, call.node(position))
         *outer, width = x.type.shape
         weights = call.weights(position, "kn", lambda w: w)
-        rows = self.reshape(x, math.prod(outer), width)
+        rows = self.reshape(x, prod(outer), width)
         product = Gemm(name=call.derive("product"), x=rows, w=weights)
         return self.reshape(product, *outer, weights.type.shape[1])
 

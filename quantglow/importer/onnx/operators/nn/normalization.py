@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +23,7 @@ from quantglow.ir.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Reshape, Transpose
 from quantglow.ir.ops.unary import Abs, Reciprocal, Sqrt
+from quantglow.ir.symbolic.size import Dim, Shape, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -62,7 +62,7 @@ def layer_normalization(call: Call) -> list[Node]:
     row = x.type.shape[axis % rank :]
     epsilon = call.number("epsilon", 1e-5)
     if not all(_is_row(call, position, len(row)) for position in (1, 2)):
-        y = _by_operands(call, x, math.prod(row), epsilon)
+        y = _by_operands(call, x, prod(row), epsilon)
     else:
         y = _by_constants(call, x, row, epsilon)
     if not any(call.proto.output[1:]):
@@ -75,7 +75,7 @@ def _is_row(call: Call, position: int, rank: int) -> bool:
     return not call.has(position) or (call.is_known(position) and len(call.shape(position)) <= rank)
 
 
-def _by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> Node:
+def _by_constants(call: Call, x: Node, row: Shape, epsilon: float) -> Node:
     """Rows normalized, times gamma plus beta, which are known."""
 
     def flat(array: Array) -> Array:
@@ -87,10 +87,10 @@ def _by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> 
     def normalize(name: str, x: Node) -> Node:
         return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
 
-    return _in_rows(call, x, math.prod(row), normalize)
+    return _in_rows(call, x, prod(row), normalize)
 
 
-def _by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
+def _by_operands(call: Call, x: Node, columns: Dim, epsilon: float) -> Node:
     """Rows normalized where gamma or beta is computed, or differs from row to row.
 
     ONNX's definition as a function computes the variance as a difference of two means, of which
@@ -122,7 +122,7 @@ def _moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list
     return [mean, Reciprocal(name=name(2, "inverse"), x=root)]
 
 
-def _in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], Node]) -> Node:
+def _in_rows(call: Call, x: Node, columns: Dim, operator: Callable[[str, Node], Node]) -> Node:
     """``operator(name, x)`` on x as rows of so many columns, and back to the shape of x."""
     if x.type.shape[-1:] == (columns,):
         return operator(call.result, x)
@@ -163,7 +163,7 @@ def group_normalization(call: Call) -> Node:
     return group(call, groups)
 
 
-def group(call: Call, groups: int) -> Node:
+def group(call: Call, groups: Dim) -> Node:
     """x [N, C, …] normalized over C / groups channels and all pixels, times gamma plus beta."""
     x = call.node(0)
     n, c, *pixels = x.type.shape
@@ -231,7 +231,7 @@ def _over_axis(call: Call, x: Node, axis: int) -> Node:
 def _over_rows(call: Call, x: Node, axis: int) -> Node:
     """Flatten to rows of everything from ``axis`` on, and back."""
     shape = x.type.shape
-    rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    rows = (prod(shape[:axis]), prod(shape[axis:]))
     flat = Reshape(name=call.derive("rows"), x=x, shape=rows)
     return Reshape(name=call.derive("shape"), x=_over_last_axis(call, flat), shape=shape)
 

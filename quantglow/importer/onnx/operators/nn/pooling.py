@@ -30,6 +30,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.binary import Mul, Pow
 from quantglow.ir.ops.pooling import AveragePool, MaxPool, ReduceMax, ReduceMean
 from quantglow.ir.ops.unary import Abs
+from quantglow.ir.symbolic.size import Shape
 
 
 @importer("MaxPool")
@@ -57,9 +58,7 @@ def pool(call: Call, make: Callable[..., Node]) -> Node:
     return from_nhwc(call, _over_windows(call, call.result, to_nhwc(call), kernel, make))
 
 
-def _over_windows(
-    call: Call, name: str, x: Node, kernel: tuple[int, ...], make: Callable[..., Node]
-) -> Node:
+def _over_windows(call: Call, name: str, x: Node, kernel: Shape, make: Callable[..., Node]) -> Node:
     """A pool over images under a name; over volumes [N, D, H, W, C] as [N * OD, OH, OW, C]."""
     ceil_mode = bool(call.integer("ceil_mode", 0))
 

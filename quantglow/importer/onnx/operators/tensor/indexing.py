@@ -5,7 +5,6 @@ Everything becomes a Gather or Scatter of rows; which rows is int64 arithmetic i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,14 +19,14 @@ from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import MOST_INDEX, misplaced_index, out_of_range
-from quantglow.ir.symbolic.size import is_free, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 
 
-def reshape(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
+def reshape(call: Call, x: Node, shape: Shape) -> Node:
     return x if x.type.shape == shape else Reshape(name=call.derive("as"), x=x, shape=shape)
 
 
@@ -37,7 +36,7 @@ def _move(call: Call, x: Node, perm: Sequence[int]) -> Node:
     return Transpose(name=call.derive("moved"), x=x, perm=tuple(perm))
 
 
-def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
+def iota(call: Call, shape: Sequence[Dim], axis: int) -> Node:
     """0, 1, … along one axis of ``len(shape)``; the others are 1."""
     sizes = tuple(d if i == axis else 1 for i, d in enumerate(shape))
     if is_free(shape[axis]):
@@ -47,12 +46,12 @@ def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
     return Constant(name=call.derive("iota"), value=value)
 
 
-def row_major_strides(shape: Sequence[int]) -> list[int]:
+def row_major_strides(shape: Sequence[Dim]) -> list[int]:
     """Row-major, in elements."""
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return [prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-def _from_the_end(index: Expr, size: int) -> Expr:
+def _from_the_end(index: Expr, size: Dim) -> Expr:
     """Negative indices count from the end."""
     return fn("select", fn("lt", index, lconst(0)), fn("iadd", index, lconst(size)), index)
 
@@ -64,11 +63,11 @@ class Bound:
 
     index: Expr
     reported: Expr
-    length: int
+    length: Dim
     closed: bool = False
 
     @staticmethod
-    def of(index: Expr, length: int) -> Bound:
+    def of(index: Expr, length: Dim) -> Bound:
         """The bound of an index that may count from the end."""
         return Bound(_from_the_end(index, length), index, length)
 
@@ -131,7 +130,7 @@ def _branch_condition(call: Call, args: list[Node]) -> Expr | None:
     return all_hold
 
 
-def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
+def of_taken_branch(call: Call, indices: Node, length: Dim) -> Node:
     """Indices of a ``Gather``, which checks them itself, but not where a branch is not taken."""
     if not call.scope.conditions:
         return indices
@@ -139,7 +138,7 @@ def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
     return positions(call, "indices", bound.index, [indices], [bound])
 
 
-def from_the_begin(call: Call, indices: Node, length: int) -> Node:
+def from_the_begin(call: Call, indices: Node, length: Dim) -> Node:
     """Indices of a ``Gather`` that count from the begin only: negative ones are out of range.
 
     Raises ``ValueError`` for known ones that are.
@@ -157,7 +156,7 @@ def _check_positions(node: Node, positions: Array) -> None:
         )
 
 
-def check_known(call: Call, length: int) -> None:
+def check_known(call: Call, length: Dim) -> None:
     """Raise ``ValueError`` for known indices (operand 1) that are out of range for an axis."""
     if call.is_known(1):
         indices = call.array(1, "indices")
@@ -180,14 +179,14 @@ def integers(call: Call, tag: str, value: Expr, args: Sequence[Node]) -> Node:
     return Elementwise(name=call.derive(tag), args=tuple(args), expression=value, out=INT64)
 
 
-def _rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
+def _rows_at(call: Call, x: Node, rows: Node, width: Dim) -> Node:
     """Gather of rows of ``width`` elements of x, the result of the ONNX node."""
     table = reshape(call, x, (x.type.size // width, width))
     return Gather(name=call.result, x=table, indices=rows, axis=0)
 
 
 def element_positions(
-    call: Call, shape: tuple[int, ...], indices: Node, axis: int, *, trusted: bool = False
+    call: Call, shape: Shape, indices: Node, axis: int, *, trusted: bool = False
 ) -> Node:
     """Positions in a flattened tensor of ``shape`` of the elements that ``indices`` choose along
     ``axis``.  ``trusted``: they are in range.  ``Unsupported``: along another axis there are more
@@ -205,7 +204,7 @@ def element_positions(
     return positions(call, "positions", dot(terms), args, [] if trusted else [bound])
 
 
-def _are_below(indices: Node, length: int) -> bool:
+def _are_below(indices: Node, length: Dim) -> bool:
     """Whether indices are known to be in range: parts of a Constant."""
     if isinstance(indices, Reshape | Slice | Expand):
         return _are_below(indices.x, length)
@@ -244,7 +243,7 @@ def gather_nd(call: Call) -> Node:
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
     rows = positions(call, "rows", dot(terms), args, bounds)
-    gathered = _rows_at(call, x, rows, math.prod(inner))
+    gathered = _rows_at(call, x, rows, prod(inner))
     return reshape(call, gathered, (*outer, *inner))
 
 
@@ -362,7 +361,7 @@ def hardmax(call: Call) -> Node:
     rows = _move(call, x, perm)
     shape = rows.type.shape
     if call.opset < 13:
-        rows = reshape(call, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+        rows = reshape(call, x, (prod(shape[:axis]), prod(shape[axis:])))
     best = TopK(name=call.derive("best"), x=rows, k=1)
     places = iota(call, rows.type.shape, rows.type.rank - 1)
     one = fn("select", fn("eq", arg(0), arg(1)), *(const(v) for v in (1, 0)))

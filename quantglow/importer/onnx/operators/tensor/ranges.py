@@ -25,11 +25,9 @@ from quantglow.ir.ops.expression import Expr, arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.primitives import Elementwise
-from quantglow.ir.symbolic.size import is_free, likely, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, likely, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
-
-Shape = tuple[int, ...]
 
 LARGEST = 2**24
 """Largest integer up to which all are exact as float32."""
@@ -181,9 +179,9 @@ class IndexSpan:
 
     start: Node
     length: int
-    bound: int | None
+    bound: Dim | None
 
-    def indices(self, call: Call, bound: int) -> Elementwise:
+    def indices(self, call: Call, bound: Dim) -> Elementwise:
         """The integers, or ``bound`` where the start is negative [length]."""
         start = Reshape(name=call.derive("start"), x=self.start, shape=(1,))
         steps = Constant(name=call.derive("steps"), value=np.arange(self.length))
@@ -197,7 +195,7 @@ class IndexSpan:
         )
 
 
-def _span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan | None:
+def _span_between(start: Node, end: Node, length: Dim | None = None) -> IndexSpan | None:
     """The span from a computed start to a computed end, if its length is known; ``length``: that of
     the axis that it is a part of."""
     kinds = {start.type.dtype, end.type.dtype}

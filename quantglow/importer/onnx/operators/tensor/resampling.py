@@ -39,7 +39,7 @@ from quantglow.ir.ops.expression import Expr, arg, const, lconst, polynomial
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.resize import MAX_WEIGHTS, AntialiasedResize, Resize
 from quantglow.ir.ops.shape import Concat, Transpose
-from quantglow.ir.symbolic.size import integer, is_free, likely, surely_divides
+from quantglow.ir.symbolic.size import Dim, integer, is_free, likely, prod, surely_divides
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -99,7 +99,7 @@ def _refuse_exotic(call: Call) -> None:
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
 
 
-def _check_weights(before: Sequence[int], after: Sequence[int]) -> None:
+def _check_weights(before: Sequence[Dim], after: Sequence[int]) -> None:
     """Raise ``Unsupported`` for images whose antialiasing takes too many weights."""
     if max(likely(a) * likely(b) for a, b in zip(before, after, strict=True)) > MAX_WEIGHTS:
         raise Unsupported(f"antialiasing of an axis with more than {MAX_WEIGHTS} weights")
@@ -115,12 +115,12 @@ def _from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float
     full = _spread(call, scales, [1.0] * len(dims))
     if not all(math.isfinite(s) and s > 0 for s in full):
         raise ValueError(f"scales {full} must be positive")
-    if math.prod(full) * likely(math.prod(dims)) > MAX_ELEMENTS:
+    if prod(full) * likely(prod(dims)) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
     return [_scale(d, s) for d, s in zip(dims, full, strict=True)], full
 
 
-def _scale(size: int, scale: float) -> int:
+def _scale(size: Dim, scale: float) -> Dim:
     """``floor(size * scale)``; a free size stays so where a fraction gives what the rounded product
     gives."""
     if is_free(size):
@@ -146,14 +146,14 @@ def _exact_fraction(scale: float) -> tuple[Fraction | None, int | None]:
     return (fraction, LONGEST) if is_same else (None, None)
 
 
-def _from_sizes(call: Call) -> tuple[list[int], list[float]]:
+def _from_sizes(call: Call) -> tuple[list[Dim], list[float]]:
     dims = call.shape(0)
     entries = [integer(s) for s in call.array(3, "sizes").reshape(-1)]
     full = _spread(call, entries, list(dims))
     return full, [_ratio(s, d) for s, d in zip(full, dims, strict=True)]
 
 
-def _ratio(size: int, dim: int) -> float:
+def _ratio(size: Dim, dim: Dim) -> float:
     """``size / dim``, which no shape changes if a free size is so many times as large."""
     whole = size // dim
     exact = not is_free(whole) and surely_divides(dim, size)
@@ -173,7 +173,7 @@ def _spread(call: Call, entries: list[Number], default: list[Number]) -> list[Nu
 
 
 def _resize_node(
-    call: Call, sizes: list[int], scales: list[float], coordinates: str, rounding: str
+    call: Call, sizes: list[Dim], scales: list[float], coordinates: str, rounding: str
 ) -> Node:
     """The Resize node: spatial axes only.  Scales of 1 copy, also infinities, which products with
     weights of 0 would make NaN.
@@ -210,7 +210,7 @@ class ResampledAxis:
     """One axis of the image: where in pixels a grid coordinate lies."""
 
     coordinate: Expr
-    size: int
+    size: Dim
     padding: str
     align: bool
 

@@ -15,7 +15,17 @@ from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.nodes.values import as_element, value_onnx_type
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Slice, Transpose
-from quantglow.ir.symbolic.size import broadcast_shapes, has_free, integers, is_free, is_one, likely
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    broadcast_shapes,
+    has_free,
+    integers,
+    is_free,
+    is_one,
+    likely,
+    prod,
+)
 from quantglow.support.arrays import Array
 
 MAX_ELEMENTS = 2**31
@@ -86,7 +96,7 @@ def shape(call: Call) -> Array:
 
 @importer("Size")
 def size(call: Call) -> Array:
-    return integers(math.prod(call.shape(0)))
+    return integers(prod(call.shape(0)))
 
 
 @importer("Reshape")
@@ -99,7 +109,7 @@ def reshape(call: Call) -> Node:
             raise ValueError(f"shape {dims} keeps dimensions that {x.type.shape} has not")
         dims = tuple(x.type.shape[i] if d == 0 else d for i, d in enumerate(dims))
     if -1 in dims:
-        fixed_size = math.prod(d for d in dims if d != -1)
+        fixed_size = prod(d for d in dims if d != -1)
         dims = tuple(x.type.size // max(fixed_size, 1) if d == -1 else d for d in dims)
     return _reshape_node(call, x, dims)
 
@@ -109,7 +119,7 @@ def flatten(call: Call) -> Node:
     x, axis = call.tensor(0), call.integer("axis", 1)
     dims = x.type.shape
     axis = axis + len(dims) if axis < 0 else axis
-    return _reshape_node(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
+    return _reshape_node(call, x, (prod(dims[:axis]), prod(dims[axis:])))
 
 
 @importer("Squeeze")
@@ -131,11 +141,11 @@ def unsqueeze(call: Call) -> Node:
     return _reshape_node(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
 
 
-def _reshape_node(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
+def _reshape_node(call: Call, x: Node, dims: Shape) -> Node:
     return Reshape(name=call.result, x=x, shape=dims)
 
 
-def normal(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def normal(axes: Shape, rank: Dim) -> tuple[int, ...]:
     """Axes counted from the front.  Raises ``ValueError`` outside the rank."""
     if any(not -rank <= a < rank for a in axes):
         raise ValueError(f"axes {axes} are outside rank {rank}")
@@ -176,7 +186,7 @@ def tile(call: Call) -> Node:
         raise Unsupported(f"repeats {repeats} leave no elements")
     if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
-    if math.prod(repeats) * x.type.size > MAX_ELEMENTS:
+    if prod(repeats) * x.type.size > MAX_ELEMENTS:
         raise Unsupported(f"repeats {repeats} make more than {MAX_ELEMENTS} elements")
     apart: list[int] = []
     wide: list[int] = []
@@ -213,9 +223,7 @@ def space_to_depth(call: Call) -> Node:
     return blocks(call, x, split, perm, (n, h // b, w // b, c * b * b))
 
 
-def blocks(
-    call: Call, x: Node, split: tuple[int, ...], perm: tuple[int, ...], joined: tuple[int, ...]
-) -> Node:
+def blocks(call: Call, x: Node, split: Shape, perm: tuple[int, ...], joined: Shape) -> Node:
     apart = Reshape(name=call.derive("split"), x=x, shape=split)
     moved = Transpose(name=call.derive("moved"), x=apart, perm=perm)
     return channels_first(call, Reshape(name=call.result, x=moved, shape=joined))
@@ -244,7 +252,7 @@ def sequence(call: Call) -> Array | Node:
     return np.asarray(start + np.arange(count) * delta, start.dtype)
 
 
-def counting(whole: str, name: str, start: int, limit: int) -> Node:
+def counting(whole: str, name: str, start: int, limit: Dim) -> Node:
     """The integers from ``start`` to below ``limit``, which are free: a part of a longer constant,
     so that there is a largest."""
     most = max(FEWEST_NUMBERS, 4 << (likely(limit) - 1).bit_length())

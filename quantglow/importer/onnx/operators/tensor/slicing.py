@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod
 
 MOST_SLICES = 16
 """Parts of a Gather: more of them are a look-up table, which slices are not made for."""
@@ -61,8 +60,8 @@ def _check_different(axes: Sequence[int]) -> None:
 class SliceRange(NamedTuple):
     """``size`` indices from ``start``, every ``step``-th: a range, whose ends may be free."""
 
-    start: int
-    size: int
+    start: Dim
+    size: Dim
     step: int = 1
 
     @staticmethod
@@ -71,7 +70,7 @@ class SliceRange(NamedTuple):
         return SliceRange(indices.start if indices else 0, len(indices), indices.step)
 
 
-def _clamp(start: int, end: int, step: int, size: int) -> SliceRange:
+def _clamp(start: int, end: int, step: int, size: Dim) -> SliceRange:
     """``range(size)[start:end:step]``"""
     if not step:
         raise ValueError("slice step cannot be zero")
@@ -81,7 +80,7 @@ def _clamp(start: int, end: int, step: int, size: int) -> SliceRange:
     return SliceRange(start, count, step) if count > 0 else SliceRange(0, 0, step)
 
 
-def _within(at: int, low: int, high: int) -> int:
+def _within(at: Dim, low: int, high: Dim) -> Dim:
     return low if at < low else high if at > high else at
 
 
@@ -184,7 +183,7 @@ def split(call: Call) -> list[Result]:
     return results
 
 
-def _split_sizes(call: Call, length: int) -> tuple[int, ...]:
+def _split_sizes(call: Call, length: Dim) -> Shape:
     """Sizes as attribute, as operand, or equal; the last part may be smaller."""
     parts = call.parameter("split", 1)
     count = len(call.proto.output)
@@ -303,7 +302,7 @@ def scatter_nd(call: Call) -> Node:
     bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
     terms = [(bound.index, s) for bound, s in zip(bounds, row_major_strides(sizes), strict=True)]
     rows = positions(call, "rows", dot(terms), coordinates(call, indices), bounds)
-    return _scatter(call, x, rows, updates, math.prod(x.type.shape[depth:]))
+    return _scatter(call, x, rows, updates, prod(x.type.shape[depth:]))
 
 
 @importer("TensorScatter")
@@ -346,12 +345,12 @@ def write(
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
     rows = positions(call, "rows", dot(terms), args, [Bound(index, index, sizes[axis])])
-    width = math.prod(x.type.shape[axis + 1 :])
+    width = prod(x.type.shape[axis + 1 :])
     return _scatter(call, x, rows, updates, width, name or call.derive("written"))
 
 
 def _scatter(
-    call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
+    call: Call, x: Node, rows: Node, updates: Node, width: Dim, name: str | None = None
 ) -> Node:
     """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
     updated = Scatter(
