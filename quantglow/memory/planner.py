@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
-from quantglow.ir.symbolic.size import Dim, Shape, align, likely
+from quantglow.ir.symbolic.size import Shape, align, likely
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
 
@@ -34,7 +34,7 @@ MOST_PAIRS = 4_000_000
 all alive together."""
 
 
-def align_nbytes(buffer: Buffer) -> Dim:
+def align_nbytes(buffer: Buffer) -> int:
     """Bytes that a buffer takes in the arena, at the shape at hand."""
     return -(-likely(buffer.nbytes) // ALIGNMENT) * ALIGNMENT
 
@@ -48,7 +48,7 @@ class Interval:
     end: int
 
     @cached_property
-    def nbytes(self) -> Dim:
+    def nbytes(self) -> int:
         return align_nbytes(self.buffer)
 
 
@@ -117,7 +117,7 @@ def build_plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int
     return MemoryPlan(named, peak_nbytes(intervals, offsets), bound)
 
 
-def peak_nbytes(intervals: Sequence[Interval], offsets: Sequence[int]) -> Dim:
+def peak_nbytes(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
     """Bytes of the arena in which intervals have these offsets."""
     return max((at + i.nbytes for at, i in zip(offsets, intervals, strict=True)), default=0)
 
@@ -147,7 +147,7 @@ def lower_bound(intervals: Sequence[Interval]) -> int:
     return peak
 
 
-_ORDERS: tuple[Callable[[Interval], tuple[Dim, Dim]], ...] = (
+_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
     lambda i: (-i.nbytes, i.begin - i.end),
     lambda i: (i.begin - i.end, -i.nbytes),
     lambda i: (i.begin, -i.nbytes),
@@ -189,7 +189,7 @@ def first_fit(
     return offsets
 
 
-def _smallest_gap(occupied: Sequence[tuple[int, int]], nbytes: Dim) -> int:
+def _smallest_gap(occupied: Sequence[tuple[int, int]], nbytes: int) -> int:
     best, best_room, top = -1, -1, 0
     for low, high in occupied:
         room = low - top

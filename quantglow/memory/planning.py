@@ -56,6 +56,8 @@ def plan_program(
 
 def batch_piece(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:
     """The graph to compile and the number of its runs; the program belongs to the whole."""
-    pieces = pieces_for(batch_size(graph) or 1, planned.traffic, threads)
+    batch = batch_size(graph)
+    samples = 1 if batch is None else max(1, int(batch))
+    pieces = pieces_for(samples, planned.traffic, threads)
     part = split_batch(graph, pieces) if pieces > 1 else None
     return (graph, 1) if part is None else (part, pieces)

@@ -52,7 +52,7 @@ def pieces_for(batch: int, traffic: Traffic, threads: int) -> int:
     best = min(numbers, key=far_nbytes)
     if threads == 1:
         return best
-    worthwhile = [n for n in numbers if n == best or (n > best and n * weights <= moved)]
+    worthwhile = [n for n in numbers if n == best or (n > best and n * weights <= int(moved))]
     shared = [n for n in worthwhile if shares_evenly(n, threads)]
     enough = [n for n in shared if n >= PIECES_PER_THREAD * threads]
     return (enough[:1] or shared[-1:] or [1])[0]
@@ -98,7 +98,8 @@ class PlannedProgram(Concise):
     @property
     def figures(self) -> PlanFigures:
         """Sizes of its memory."""
-        constants = (b.nbytes for b in self.program.buffers if b.kind is BufferKind.CONSTANT)
+        buffers = self.program.buffers
+        constants = (int(b.nbytes) for b in buffers if b.kind is BufferKind.CONSTANT)
         return PlanFigures(self.plan.peak_nbytes, self.plan.lower_bound_nbytes, sum(constants))
 
 

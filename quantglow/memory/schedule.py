@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.program.program import Program
-from quantglow.ir.symbolic.size import Dim, likely
+from quantglow.ir.symbolic.size import likely
 from quantglow.memory.genetic_search import search_order, search_plan
 from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.tasks import Tasks, build_tasks, members
@@ -123,7 +123,7 @@ def peak_nbytes(graph: Graph, order: Sequence[Node]) -> int:
     return peak
 
 
-def _weight(node: Node) -> Dim:
+def _weight(node: Node) -> int:
     return 0 if isinstance(node, Input | Constant) else likely(node.type.nbytes)
 
 

@@ -20,7 +20,7 @@ from quantglow.ir.program.program import (
     Repeat,
     View,
 )
-from quantglow.ir.symbolic.size import Dim
+from quantglow.ir.symbolic.size import fixed
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan
 from quantglow.support.arrays import Array
 from quantglow.transforms.program.generate import reads_slack
@@ -65,21 +65,22 @@ class _Walk:
             for view in _written_views(step):
                 self._write(view)
 
-    def _read(self, view: View) -> tuple[Dim, Dim]:
+    def _read(self, view: View) -> tuple[int, int]:
         """The first byte, and one past the last, that a kernel may touch; of a view that moves, all
         of its buffer."""
-        first, last = (0, view.buffer.nbytes) if view.advance else view.extent_bytes()
+        first, last = fixed((0, view.buffer.nbytes) if view.advance else view.extent_bytes())
         at = self.plan.offsets[view.buffer]
         return at + first, min(at + last + self.slack_nbytes, self.unwritten.size)
 
     def _write(self, view: View) -> None:
         """Mark the bytes of a view; one that moves is left unwritten."""
-        if view.advance or not view.type.size:
+        if view.advance or view.type.is_empty:
             return
         size = view.type.dtype.nbytes
-        at = self.plan.offsets[view.buffer] + view.offset_bytes
-        strides = (*(step * size for step in view.strides), 1)
-        places = np.lib.stride_tricks.as_strided(self.written[at:], (*view.shape, size), strides)
+        at = self.plan.offsets[view.buffer] + int(view.offset_bytes)
+        strides = (*(step * size for step in fixed(view.strides)), 1)
+        shape = (*view.type.fixed_shape, size)
+        places = np.lib.stride_tricks.as_strided(self.written[at:], shape, strides)
         places[...] = True
 
 

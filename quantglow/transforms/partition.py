@@ -23,7 +23,7 @@ from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops.work import count_macs
-from quantglow.ir.symbolic.size import Dim, likely
+from quantglow.ir.symbolic.size import Dim, decide, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
@@ -79,7 +79,8 @@ def _operations(node: Node) -> Dim:
     """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
     the number of elements of the result.
     """
-    if not (macs := count_macs(node)):
+    macs = count_macs(node)
+    if not decide(macs != 0):
         return node.type.size
     return macs if node.operands[0].type.dtype.is_float else macs // INT8_TIMES
 
@@ -205,7 +206,7 @@ class _Levels:
         there = all(self.key(u) == (level, self.owners[node]) for u in self.graph.users[node])
         return node.type.nbytes if there else 0
 
-    def added(self, node: Node) -> int:
+    def added(self, node: Node) -> Dim:
         """Bytes of operands that would newly cross a border."""
         key = self.key(node)
         return sum(

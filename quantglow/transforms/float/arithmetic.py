@@ -16,6 +16,7 @@ import numpy as np
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ir.ops.unary import Clip, Neg, Relu, Sqrt
+from quantglow.ir.symbolic.size import decide
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.constant_folding import (
     absorbs,
@@ -212,7 +213,8 @@ def factor_gate(node: Node, uses: Uses) -> Node | None:
         if not isinstance(product, Mul) or not plain(product) or not uses.only(node, product):
             continue
         for x, gate in partner(product):
-            if x is value and x.type == node.type and gate.type.size < x.type.size:
+            is_gate = x is value and x.type == node.type
+            if is_gate and decide(gate.type.size < x.type.size):
                 return Mul(name=node.name, x=x, y=_plus_one(node, gate, uses))
     return None
 

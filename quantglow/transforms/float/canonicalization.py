@@ -17,7 +17,7 @@ from quantglow.ir.ops.convolution import Conv, Gemm, MatMul
 from quantglow.ir.ops.pooling import AveragePool, ReduceMean
 from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
-from quantglow.ir.symbolic.size import is_free, prod, surely_equal
+from quantglow.ir.symbolic.size import Size, decide_equal, prod, surely_equal
 from quantglow.transforms.float.constant_folding import is_float
 from quantglow.transforms.float.layout import derive, reshape
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
@@ -33,7 +33,7 @@ def matmul_to_gemm(node: Node, uses: Uses) -> Node | None:
             *batch, k = x.type.shape
             rows = reshape(x, (prod(batch), k), uses)
             product = Gemm(name=node.name, x=rows, w=w)
-            if product.type.shape == node.type.shape:
+            if decide_equal(product.type.shape, node.type.shape):
                 return product
             name = uses.fresh(derive(node.name, ":r"))
             return Reshape(name=name, x=product, shape=node.type.shape)
@@ -44,8 +44,9 @@ def matmul_to_gemm(node: Node, uses: Uses) -> Node | None:
 def gemm_to_conv(node: Node, uses: Uses) -> Node | None:
     """Reshape(f(Gemm(Reshape(x [N,1,1,K])))) -> f(Conv(x)) where the result is [N, 1, 1, O]"""
     match node:
-        case Reshape(x=Gemm() | Unary() as x, shape=(n, 1, 1, o)) if x.type.shape == (n, o):
-            return _as_image(x, uses)
+        case Reshape(x=Gemm() | Unary() as x, shape=(n, _, _, o)) if x.type.rank == 2:
+            is_image = decide_equal(node.shape, (n, 1, 1, o))
+            return _as_image(x, uses) if is_image and decide_equal(x.type.shape, (n, o)) else None
     return None
 
 
@@ -53,7 +54,7 @@ def _as_image(node: Node, uses: Uses) -> Node | None:
     """The value [N, K] computed as [N, 1, 1, K], if it comes from such an image."""
     if isinstance(node, Reshape):
         n, k = node.shape
-        return node.x if node.x.type.shape == (n, 1, 1, k) else None
+        return node.x if decide_equal(node.x.type.shape, (n, 1, 1, k)) else None
     if not uses.single(node) or not isinstance(node, Gemm | Unary):
         return None
     x = _as_image(node.operands[0], uses)
@@ -92,7 +93,7 @@ def _group(node: MatMul, joined: Reshape, wide: Expand, swapped: bool, uses: Use
         return None
     batch, shared, copies, *inner = shape
     small = (batch, shared, 1, *inner)
-    if is_free(copies) or copies < 2 or not surely_equal(wide.x.type.shape, small):
+    if isinstance(copies, Size) or copies < 2 or not surely_equal(wide.x.type.shape, small):
         return None
     heads = shared * copies
     if not surely_equal(joined.shape, (batch, heads, *inner)):
@@ -122,5 +123,5 @@ def canonicalize_pool(node: Node, uses: Uses) -> Node | None:
 
 def _covers(node: AveragePool) -> bool:
     """Whether the only window is exactly the image."""
-    whole = node.kernel == node.x.type.shape[1:3] and node.dilations == (1, 1)
-    return whole and not any(node.pads) and node.type.shape[1:3] == (1, 1)
+    whole = decide_equal(node.kernel, node.x.type.shape[1:3]) and node.dilations == (1, 1)
+    return whole and not any(node.pads) and decide_equal(node.type.shape[1:3], (1, 1))

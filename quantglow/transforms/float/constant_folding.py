@@ -10,7 +10,7 @@ Helpers of the passes that compute with Constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from quantglow.ir.ops.quantization import Dequantize
 from quantglow.ir.ops.shape import Expand, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.ops.work import count_work
-from quantglow.ir.symbolic.size import Dim, prod, surely_equal
+from quantglow.ir.symbolic.size import Dim, decide, decide_equal, decide_max, prod, surely_equal
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.layout import derive
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
@@ -38,7 +38,7 @@ GROWTH_NBYTES = 1 << 20
 MOST_WORK = 2 * 10**10
 """A value that takes longer to compute stays computed: about a second, see ``count_work``."""
 
-Cut = tuple[int, int, int]
+Cut = tuple[Dim, Dim, Dim]
 """Start, size and step along an axis."""
 
 
@@ -58,7 +58,7 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
         if (rows := _gather_once(node, uses)) is not None:
             return rows
         return decline(node, f"its value has {node.type.nbytes} bytes, more than its operands")
-    if count_work(node) > MOST_WORK:
+    if decide(count_work(node) > MOST_WORK):
         return decline(node, "its value takes too much work")
     values = [o.value for o in operands if isinstance(o, Constant)]
     value = np.array(node.evaluate(*values), order="C")
@@ -85,7 +85,8 @@ def _gather_once(node: Node, uses: Uses) -> Node | None:
 
 def _grows(node: Node) -> bool:
     """Whether the value is much larger than the operands."""
-    return node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in node.operands))
+    read_nbytes = sum(operand.type.nbytes for operand in node.operands)
+    return decide(node.type.nbytes > decide_max(GROWTH_NBYTES, read_nbytes))
 
 
 @rewrite_pass("fold-parts-of-constants")
@@ -145,9 +146,13 @@ def _of_parts(node: Node, uses: Uses) -> Node | None:
     if first is None or not all(isinstance(_whole(o), Constant) for o in node.operands):
         return None
     for operand, operand_cuts in zip(node.operands, cuts, strict=True):
-        if operand_cuts != first and (operand_cuts or _varies(operand, first, rank)):
+        if not _are_alike(operand_cuts, first) and (operand_cuts or _varies(operand, first, rank)):
             return None
     return _cut(node, _rename(node, tuple(map(_whole, node.operands)), uses), first)
+
+
+def _are_alike(one: Mapping[int, Cut], other: Mapping[int, Cut]) -> bool:
+    return one.keys() == other.keys() and all(decide_equal(one[i], other[i]) for i in one)
 
 
 def _whole(operand: Node) -> Node:
@@ -164,8 +169,8 @@ def _axis_cuts(operand: Node, rank: int) -> dict[int, Cut]:
 
 def _varies(operand: Node, axes: Iterable[int], rank: int) -> bool:
     """Whether an operand, broadcast to a rank, has several elements along one of the axes."""
-    sizes = (1,) * (rank - operand.type.rank) + operand.type.shape
-    return any(sizes[axis] != 1 for axis in axes)
+    sizes = (*(1,) * (rank - operand.type.rank), *operand.type.shape)
+    return any(decide(sizes[axis] != 1) for axis in axes)
 
 
 def _cut(node: Node, whole: Node, cuts: dict[int, Cut]) -> Node | None:
@@ -233,8 +238,8 @@ def channel_values(node: Node, channels: Dim, rank: int) -> Array | None:
     if not isinstance(node, Constant) or not is_float(node) or node.type.rank > rank:
         return None
     if node.type.size == 1:
-        return np.broadcast_to(node.value.reshape(-1), (channels,))
-    if node.type.shape[-1] == node.type.size == channels:
+        return np.broadcast_to(node.value.reshape(-1), (int(channels),))
+    if node.type.shape[-1] == node.type.size and decide(node.type.size == channels):
         return np.asarray(node.value.reshape(-1))
     return None
 

@@ -20,7 +20,7 @@ from quantglow.ir.ops.quantization import Rescale
 from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Clip
-from quantglow.ir.symbolic.size import broadcast_shapes, surely_equal
+from quantglow.ir.symbolic.size import broadcast_shapes, decide, decide_equal, surely_equal
 from quantglow.transforms.float.constant_folding import is_float, scalar_constant
 from quantglow.transforms.float.layout import derive, is_identity
 from quantglow.transforms.rewrite import Uses, rewrite_pass
@@ -104,7 +104,10 @@ def _changes_nothing(node: Node) -> bool:
         case Transpose(perm=perm):
             return is_identity(perm)
         case Slice(steps=steps, sizes=sizes):
-            return all(step > 0 or size <= 1 for step, size in zip(steps, sizes, strict=True))
+            return all(
+                decide(step > 0) or decide(size <= 1)
+                for step, size in zip(steps, sizes, strict=True)
+            )
         case Clip(low=low, high=high):
             return low == -math.inf and high == math.inf
         case AveragePool() | MaxPool():
@@ -116,11 +119,11 @@ def _changes_nothing(node: Node) -> bool:
 
 def _reduction_of_ones(node: Reduce) -> Node | None:
     """A reduction over axes of size 1 only removes them."""
-    if any(node.x.type.shape[axis] != 1 for axis in node.axes):
+    if any(decide(node.x.type.shape[axis] != 1) for axis in node.axes):
         return None
     if isinstance(node, ReduceMean) and node.out is not None:
         return None
-    if node.x.type.shape == node.type.shape:
+    if decide_equal(node.x.type.shape, node.type.shape):
         return node.x
     return Reshape(name=node.name, x=node.x, shape=node.type.shape)
 
@@ -163,7 +166,7 @@ def _without_repetitions(c: Constant, other: Node, uses: Uses) -> Constant:
     value, rank = c.value, c.type.rank
     if not is_float(c) or rank > other.type.rank:
         return c
-    for axis, size in enumerate(c.type.shape):
+    for axis, size in enumerate(c.type.fixed_shape):
         if size < 2 or not surely_equal((size,), (other.type.shape[axis - rank],)):
             continue
         first = value.take([0], axis)

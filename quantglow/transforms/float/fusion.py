@@ -19,7 +19,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.unary import Clip, Fusible, Relu
 from quantglow.ir.ops.work import FEWEST_PRODUCTS
-from quantglow.ir.symbolic.size import Dim
+from quantglow.ir.symbolic.size import decide_equal
 from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
 from quantglow.transforms.float.constant_folding import (
     absorbs,
@@ -63,10 +63,11 @@ def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
     return RewritePass("fuse-functions", rule)(graph) if names else graph
 
 
-def _count_products(node: Contraction) -> Dim:
+def _count_products(node: Contraction) -> int:
     """Products that a result is the sum of: kernel area times input channels of a group; of a
     ConvTranspose those that meet in one place."""
-    products = node.w.type.size // max(node.w.type.shape[-1], 1)
+    weights = node.w.type.fixed_shape
+    products = math.prod(weights) // max(weights[-1], 1)
     return products // math.prod(node.strides) if isinstance(node, ConvTranspose) else products
 
 
@@ -130,7 +131,8 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         if not isinstance(conv, Conv) or not absorbs(conv, node, uses) or conv is other:
             continue
-        is_alike = conv.type.shape == other.type.shape and not isinstance(other, Constant)
+        is_alike = decide_equal(conv.type.shape, other.type.shape)
+        is_alike = is_alike and not isinstance(other, Constant)
         if is_alike and is_float(other) and not is_infinite(other):
             return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
         decline(node, f"{other.name!r} is broadcast, constant, no float or infinite")

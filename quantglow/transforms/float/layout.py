@@ -7,14 +7,18 @@ whole commutes with the Reshape.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.shape import Reshape, Transpose
+from quantglow.ir.symbolic.size import Shape, decide, decide_equal, fixed
 from quantglow.transforms.rewrite import Uses
 
 Axes = tuple[int, ...]
+
+Value = TypeVar("Value")
 
 
 def inverse(perm: Axes) -> Axes:
@@ -37,13 +41,13 @@ def to_channels_last(perm: Axes) -> bool:
     return len(perm) >= 4 and perm == (0, *range(2, len(perm)), 1)
 
 
-def moves_only_ones(shape: Axes, perm: Axes) -> bool:
+def moves_only_ones(shape: Shape, perm: Axes) -> bool:
     """Whether transposing keeps the row-major order of the elements."""
-    real = [axis for axis in perm if shape[axis] != 1]
+    real = [axis for axis in perm if decide(shape[axis] != 1)]
     return real == sorted(real)
 
 
-def permute(values: Axes, perm: Axes) -> Axes:
+def permute(values: tuple[Value, ...], perm: Axes) -> tuple[Value, ...]:
     return tuple(values[axis] for axis in perm)
 
 
@@ -63,9 +67,9 @@ def transpose(node: Node, perm: Axes, uses: Uses) -> Node | None:
         return node
     if node.type.rank > len(perm) or per_axis(node):
         return None
-    shape = (1,) * (len(perm) - node.type.rank) + node.type.shape
+    shape = (*(1,) * (len(perm) - node.type.rank), *node.type.shape)
     if isinstance(node, Constant):
-        value = np.array(node.value.reshape(shape).transpose(perm), order="C")
+        value = np.array(node.value.reshape(fixed(shape)).transpose(perm), order="C")
         return Constant(name=uses.fresh(derive(node.name, ":t")), value=value, element=node.element)
     if moves_only_ones(shape, perm):
         return reshape(node, permute(shape, perm), uses)
@@ -77,13 +81,13 @@ def move(node: Node, perm: Axes, uses: Uses) -> Node:
     cheap = transpose(node, perm, uses)
     if cheap is not None:
         return cheap
-    whole = reshape(node, (1,) * (len(perm) - node.type.rank) + node.type.shape, uses)
+    whole = reshape(node, (*(1,) * (len(perm) - node.type.rank), *node.type.shape), uses)
     return Transpose(name=uses.fresh(derive(node.name, ":t")), x=whole, perm=perm)
 
 
-def reshape(node: Node, shape: Axes, uses: Uses) -> Node:
+def reshape(node: Node, shape: Shape, uses: Uses) -> Node:
     """``Reshape(node, shape)``, or the node itself where it has that shape."""
-    if node.type.shape == shape:
+    if decide_equal(node.type.shape, shape):
         return node
     return Reshape(name=uses.fresh(derive(node.name, ":r")), x=node, shape=shape)
 
@@ -121,16 +125,16 @@ class AxisBlock:
     target: Axes
 
 
-def axis_blocks(source: Axes, target: Axes) -> tuple[AxisBlock, ...]:
+def axis_blocks(source: Shape, target: Shape) -> tuple[AxisBlock, ...]:
     """The blocks of a Reshape between two shapes without zeros, in order."""
-    left = [axis for axis, size in enumerate(source) if size != 1]
-    right = [axis for axis, size in enumerate(target) if size != 1]
+    left = [axis for axis, size in enumerate(source) if decide(size != 1)]
+    right = [axis for axis, size in enumerate(target) if decide(size != 1)]
     blocks = []
     while left:
         sources, targets = [left.pop(0)], [right.pop(0)]
         before, after = source[sources[0]], target[targets[0]]
-        while before != after:
-            if before < after:
+        while decide(before != after):
+            if decide(before < after):
                 sources.append(left.pop(0))
                 before *= source[sources[-1]]
             else:
@@ -145,17 +149,17 @@ def consecutive(axes: Axes) -> bool:
     return axes == tuple(range(axes[0], axes[0] + len(axes)))
 
 
-def ranks(shape: Axes, perm: Axes) -> dict[int, int]:
+def ranks(shape: Shape, perm: Axes) -> dict[int, int]:
     """For each axis of the permuted tensor whose size is not 1, its place among those of x."""
-    real = [axis for axis, size in enumerate(shape) if size != 1]
+    real = [axis for axis, size in enumerate(shape) if decide(size != 1)]
     place = {axis: i for i, axis in enumerate(real)}
     return {i: place[axis] for i, axis in enumerate(perm) if axis in place}
 
 
-def spread(real: Axes, shape: Axes) -> Axes:
+def spread(real: Axes, shape: Shape) -> Axes:
     """A permutation of the axes of ``shape`` that orders those not of size 1 as ``real``."""
     supply = iter(real)
-    return tuple(axis if size == 1 else next(supply) for axis, size in enumerate(shape))
+    return tuple(axis if decide(size == 1) else next(supply) for axis, size in enumerate(shape))
 
 
 def target_order(blocks: tuple[AxisBlock, ...], rank: int, ones_follow: bool) -> Axes:

@@ -10,10 +10,9 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal
 from quantglow.transforms.float.constant_folding import scalar_constant
 from quantglow.transforms.float.layout import (
-    Axes,
     behind_moves,
     derive,
     move_alike,
@@ -28,7 +27,7 @@ def merge_reshapes(node: Node, uses: Uses) -> Node | None:
     """Reshape(Reshape(x)) -> Reshape(x), or x if it has the shape"""
     match node:
         case Reshape(x=Reshape(x=x)):
-            return x if x.type.shape == node.shape else replace(node, x=x)
+            return x if decide_equal(x.type.shape, node.shape) else replace(node, x=x)
     return None
 
 
@@ -49,7 +48,7 @@ def _above_reshape(node: Node, uses: Uses) -> Node | None:
             if isinstance(x, Reshape) and not per_axis(x) and not per_axis(node):
                 return node.with_operands((x.x, *others))
         case Binary(x=Reshape(x=x) as left, y=Reshape(x=y) as right):
-            if x.type.shape == y.type.shape and left.shape == right.shape:
+            if decide_equal(x.type.shape, y.type.shape) and decide_equal(left.shape, right.shape):
                 return node.with_operands((x, y))
         case Binary(x=Reshape(x=x) as moved, y=Constant() as c):
             other = _unreshape(c, moved, node.type.shape, uses)
@@ -60,20 +59,22 @@ def _above_reshape(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def _unreshape(c: Constant, moved: Reshape, result: Axes, uses: Uses) -> Node | None:
+def _unreshape(c: Constant, moved: Reshape, result: Shape, uses: Uses) -> Node | None:
     """The Constant as it broadcasts to the shape before the Reshape."""
     before, after = moved.x.type.shape, moved.shape
-    if after != result or c.type.rank > len(after):
+    if not decide_equal(after, result) or c.type.rank > len(after):
         return None
     if c.type.size == 1:
         return c if c.type.rank <= len(before) else reshape(c, (), uses)
-    if c.type.shape[-1] == c.type.size and before and before[-1] == after[-1]:
+    varies_last = c.type.shape[-1] == c.type.size
+    if varies_last and before and decide(before[-1] == after[-1]):
         return reshape(c, c.type.shape[-1:], uses)
-    if [d for d in before if d != 1] != [d for d in after if d != 1]:
+    long_before, long_after = ([d for d in dims if decide(d != 1)] for dims in (before, after))
+    if not decide_equal(long_before, long_after):
         return None
-    sizes = (1,) * (len(after) - c.type.rank) + c.type.shape
-    real = iter([size for size, d in zip(sizes, after, strict=True) if d != 1])
-    return reshape(c, tuple(1 if d == 1 else next(real) for d in before), uses)
+    sizes = (*(1,) * (len(after) - c.type.rank), *c.type.shape)
+    real = iter([size for size, d in zip(sizes, after, strict=True) if decide(d != 1)])
+    return reshape(c, tuple(1 if decide(d == 1) else next(real) for d in before), uses)
 
 
 @rewrite_pass("simplify-concat")
@@ -106,12 +107,14 @@ def neighbors(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
     """Two Slices of step 1 that follow each other along ``axis``, as one (or as their source)."""
     if not (isinstance(a, Slice) and isinstance(b, Slice) and a.x is b.x):
         return None
-    if {*a.steps, *b.steps} != {1} or a.starts[axis] + a.sizes[axis] != b.starts[axis]:
+    if {*a.steps, *b.steps} != {1}:
         return None
-    if _without(a.starts, axis) != _without(b.starts, axis):
+    if decide(a.starts[axis] + a.sizes[axis] != b.starts[axis]):
+        return None
+    if not decide_equal(_without(a.starts, axis), _without(b.starts, axis)):
         return None
     sizes = (*a.sizes[:axis], a.sizes[axis] + b.sizes[axis], *a.sizes[axis + 1 :])
-    if sizes == a.x.type.shape:
+    if decide_equal(sizes, a.x.type.shape):
         return a.x
     return replace(a, name=uses.fresh(derive(a.name, ":joined")), sizes=sizes)
 
@@ -126,7 +129,7 @@ def simplify_slice(node: Node, uses: Uses) -> Node | None:
     match node:
         case Slice(x=Slice() as inner):
             return _slice_of_slice(node, inner)
-        case Slice(x=Concat() as joined) if node.type.size:
+        case Slice(x=Concat() as joined) if not node.type.is_empty:
             return _slice_of_part(node, joined)
     return None
 
@@ -146,10 +149,10 @@ def _slice_of_part(node: Slice, joined: Concat) -> Node | None:
         node.starts[axis],
         node.starts[axis] + (node.sizes[axis] - 1) * node.steps[axis],
     )
-    offset = 0
+    offset: Dim = 0
     for part in joined.parts:
         size = part.type.shape[axis]
-        if all(offset <= end < offset + size for end in ends):
+        if all(decide(offset <= end) and decide(end < offset + size) for end in ends):
             starts = list(node.starts)
             starts[axis] -= offset
             return replace(node, x=part, starts=tuple(starts))
@@ -165,7 +168,7 @@ def raise_elements(node: Node, uses: Uses) -> Node | None:
     end below a Reshape of a layer's rows.
     """
     x = _only_operand(node)
-    if x is None or per_axis(node) or node.type.shape != x.type.shape:
+    if x is None or per_axis(node) or not decide_equal(node.type.shape, x.type.shape):
         return None
     producer, moves = behind_moves(x, uses)
     if not moves or not isinstance(producer, Contraction):

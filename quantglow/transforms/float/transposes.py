@@ -25,6 +25,7 @@ from quantglow.ir.ops.pooling import Reduce
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Table
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
+from quantglow.ir.symbolic.size import decide, fixed
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.layout import (
     Axes,
@@ -168,7 +169,7 @@ def _beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
 @rewrite_pass("sink-transpose-below-reshape")
 def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     """Reshape(Transpose(x)) -> Transpose(Reshape(x)) where blocks of axes move as a whole."""
-    if not (isinstance(node, Reshape) and _sinks(node.x) and node.type.size):
+    if not isinstance(node, Reshape) or not _sinks(node.x) or node.type.is_empty:
         return None
     t = node.x
     place = ranks(t.x.type.shape, t.perm)
@@ -267,9 +268,9 @@ def _above(f: Node, perm: Axes, uses: Uses) -> Node | None:
 
 def _above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
     """The Reshape on an operand whose blocks of axes are moved already."""
-    if not f.type.size:
+    if f.type.is_empty:
         return None
-    position = {axis: i for i, axis in enumerate(a for a in perm if f.shape[a] != 1)}
+    position = {axis: i for i, axis in enumerate(a for a in perm if decide(f.shape[a] != 1))}
     blocks = axis_blocks(f.x.type.shape, f.shape)
     if not all(consecutive(tuple(position[a] for a in b.target)) for b in blocks):
         return None
@@ -289,9 +290,9 @@ def fold_transpose_into_gemm(node: Node, uses: Uses) -> Node | None:
     """Gemm(Reshape(Transpose(x)), w) -> Gemm(Reshape(x), w with its rows permuted)"""
     match node:
         case Gemm(x=Reshape(x=Transpose(perm=perm) as t, shape=shape) as flat, w=Constant() as w):
-            if perm[0] != 0 or t.type.shape[0] != shape[0]:
+            if perm[0] != 0 or decide(t.type.shape[0] != shape[0]):
                 return None
-            value = _permute_rows(w.value, t.type.shape[1:], perm)
+            value = _permute_rows(w.value, fixed(t.type.shape[1:]), perm)
             rows = Constant(
                 name=uses.fresh(derive(w.name, ":rows")), value=value, element=w.element
             )

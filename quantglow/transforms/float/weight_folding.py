@@ -23,6 +23,7 @@ from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Pad, Reshape, Transpose
 from quantglow.ir.ops.unary import Clip, Relu
 from quantglow.ir.ops.windows import Pads
+from quantglow.ir.symbolic.size import fixed
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
@@ -169,14 +170,15 @@ def _move_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | 
     """
     if not moves:
         return channel_values(before.y, before.type.shape[-1], before.type.rank)
-    c, channels = before.y, moves[0].type.shape[-1]
+    c = before.y
     if not isinstance(c, Constant) or not is_float(c):
         return None
-    if any(node.has_free_sizes for node in (before, *moves)) or not before.type.size:
+    if any(node.has_free_sizes for node in (before, *moves)) or before.type.is_empty:
         return None
-    if c.type.size < 2 or c.type.size != channels or c.type.shape[-1] == c.type.size:
+    channels = int(moves[0].type.shape[-1])
+    if c.value.size < 2 or c.value.size != channels or c.value.shape[-1] == c.value.size:
         return None
-    values = np.broadcast_to(c.value, before.type.shape)
+    values = np.broadcast_to(c.value, before.type.fixed_shape)
     for move in reversed(moves):
         if isinstance(move, Transpose):
             values = values.transpose(move.perm)
@@ -219,7 +221,7 @@ def _by_input_channel(node: Conv | Gemm, c: Array) -> Array:
     if isinstance(node, Gemm):
         return c[:, None]
     per_group = c.reshape(node.group, -1).T
-    return np.repeat(per_group, node.w.type.shape[3] // node.group, axis=1)
+    return np.repeat(per_group, node.w.type.fixed_shape[3] // node.group, axis=1)
 
 
 @rewrite_pass("fold-pad")
@@ -268,5 +270,5 @@ def _neutral_for_max(pad: Pad) -> bool:
 
 def _add(pads: Pads, pad: Pad) -> Pads:
     top, left, bottom, right = pads
-    (_, *before, _), (_, *after, _) = pad.before, pad.after
+    (_, *before, _), (_, *after, _) = fixed(pad.before), fixed(pad.after)
     return top + before[0], left + before[1], bottom + after[0], right + after[1]

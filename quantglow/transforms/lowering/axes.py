@@ -61,7 +61,7 @@ def _lower_reduce(node: Node) -> Node | None:
     if not axes or list(axes) != list(range(axes[0], axes[-1] + 1)):
         outer_axes = [i for i in range(len(shape)) if i not in axes]
         x = Transpose(name=tag(node, "gathered"), x=x, perm=(*outer_axes, *axes))
-        outer, inner = prod(shape[i] for i in outer_axes), 1
+        outer, inner = prod(shape[i] for i in outer_axes), prod(())
     else:
         outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
     reduced = prod(shape[i] for i in axes)
@@ -100,7 +100,7 @@ def lower_log_softmax(node: LogSoftmax) -> Node:
 @lowers(LayerNormalization)
 def lower_layer_normalization(node: LayerNormalization) -> Node:
     """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
-    length = const(node.type.shape[-1])
+    length = const(float(node.type.shape[-1]))
     x = arg(0) if node.out is None else dequantize(node.x.type.params)
     centered = call("sub", x, call("div", call("rowsum", x), length))
     variance = call("div", call("rowsum", call("mul", centered, centered)), length)

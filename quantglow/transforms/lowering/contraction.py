@@ -30,8 +30,15 @@ from quantglow.ir.ops import (
 )
 from quantglow.ir.ops.binary import Add
 from quantglow.ir.ops.expression import arg, call, clip
-from quantglow.ir.ops.windows import Pair
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    Size,
+    decide,
+    decide_equal,
+    decide_max,
+    prod,
+)
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
@@ -119,14 +126,14 @@ def _reshape_weights(node: Node, w: Constant, shape: Shape) -> Constant:
 def lower_matmul(node: MatMul) -> Node | None:
     """MatMul of any rank -> MatMul of [B, M, K] and [B, K, N]; a sum of nothing is zero"""
     depth = node.x.type.shape[-1]
-    if not is_free(depth) and depth == 0:
+    if not isinstance(depth, Size) and depth == 0:
         return _sum_of_nothing(node)
-    if node.x.type.rank == node.y.type.rank == 3 and node.x.type.shape[0] == node.y.type.shape[0]:
+    x, y = node.x.type, node.y.type
+    if x.rank == y.rank == 3 and decide(x.shape[0] == y.shape[0]):
         return None
     batch = node.type.shape[:-2]
-    x = _batch(node, node.x, batch, "x")
-    y = _batch(node, node.y, batch, "y")
-    product = replace(node, name=tag(node, "batched"), x=x, y=y)
+    left, right = _batch(node, node.x, batch, "x"), _batch(node, node.y, batch, "y")
+    product = replace(node, name=tag(node, "batched"), x=left, y=right)
     return Reshape(name=node.name, x=product, shape=node.type.shape)
 
 
@@ -140,7 +147,7 @@ def _sum_of_nothing(node: MatMul) -> Node:
 
 def _batch(node: Node, operand: Node, batch: Shape, role: str) -> Node:
     matrix = operand.type.shape[-2:]
-    if operand.type.shape[:-2] != batch:
+    if not decide_equal(operand.type.shape[:-2], batch):
         operand = Expand(name=tag(node, f"{role}-expanded"), x=operand, shape=(*batch, *matrix))
         # A broadcast batch is copied once: kernels want one stride for the batch.
         operand = Elementwise(
@@ -198,16 +205,18 @@ def _spread(node: ConvTranspose) -> Node:
     return Reshape(name=tag(node, "grid"), x=padded, shape=(n, h * sh, w * sw, c))
 
 
-def _fit(node: Node, x: Node, before: Pair, after: Pair) -> Node:
+def _fit(node: Node, x: Node, before: Shape, after: Shape) -> Node:
     """Zeros around x, cut where a pad is negative."""
-    cut_before, cut_after = (tuple(max(-p, 0) for p in pair) for pair in (before, after))
-    if any((*cut_before, *cut_after)):
+    cut_before, cut_after = (tuple(decide_max(-p, 0) for p in pair) for pair in (before, after))
+    if any(decide(cut != 0) for cut in (*cut_before, *cut_after)):
         n, h, w, c = x.type.shape
         sizes = (n, h - cut_before[0] - cut_after[0], w - cut_before[1] - cut_after[1], c)
         starts = (0, *cut_before, 0)
         x = Slice(name=tag(node, "crop"), x=x, starts=starts, sizes=sizes, steps=(1,) * 4)
-    wide_before, wide_after = ((0, max(p, 0), max(q, 0), 0) for p, q in (before, after))
-    if not any((*wide_before, *wide_after)):
+    wide_before, wide_after = (
+        (0, decide_max(p, 0), decide_max(q, 0), 0) for p, q in (before, after)
+    )
+    if not any(decide(pad != 0) for pad in (*wide_before, *wide_after)):
         return x
     return Pad(name=tag(node, "pad"), x=x, before=wide_before, after=wide_after)
 
@@ -224,15 +233,15 @@ class _Axis:
     """
 
     stride: int
-    kernel: Dim
-    taps: Dim
+    kernel: int
+    taps: int
     first: int
     last: Dim
     cut: int
 
     @staticmethod
     def of(node: ConvTranspose, axis: int) -> _Axis:
-        stride, kernel, pad = node.strides[axis], node.w.type.shape[axis], node.pads[axis]
+        stride, kernel, pad = node.strides[axis], node.w.type.fixed_shape[axis], node.pads[axis]
         first, last = pad // stride, (pad + node.type.shape[axis + 1] - 1) // stride
         return _Axis(stride, kernel, -(-kernel // stride), first, last, pad - first * stride)
 
@@ -249,7 +258,7 @@ class _Axis:
     def cells(self) -> Dim:
         return self.last - self.first + 1
 
-    def pads(self, length: Dim) -> Pair:
+    def pads(self, length: Dim) -> tuple[int, Dim]:
         """Zeros that the convolution needs before and after ``length`` pixels; may be negative."""
         return self.taps - 1 - self.first, self.last - (length - 1)
 
@@ -262,7 +271,7 @@ def _by_phases(node: ConvTranspose, w: Constant) -> Node:
     pads = zip(rows.pads(height), columns.pads(width), strict=True)
     x = _fit(node, node.x, *pads)
     weights = _phase_weights(w.value, rows, columns)
-    channels = columns.stride * node.type.shape[3]
+    channels = columns.stride * node.type.fixed_shape[3]
     if channels < FEW_CHANNELS:
         conv = _phase_conv(node, w, x, weights, "phases")
         phases = (n, rows.cells, columns.cells, rows.stride, channels)
@@ -316,7 +325,7 @@ def _single_phase(
     value = w.value[i :: rows.stride, j :: columns.stride][::-1, ::-1].copy()
     phases, sizes = (rows.of_phase(i), columns.of_phase(j)), node.x.type.shape[1:3]
     pads = [axis.pads(size) for axis, size in zip(phases, sizes, strict=True)]
-    reads = (before + size > 0 for (before, _), size in zip(pads, sizes, strict=True))
+    reads = (decide(before + size > 0) for (before, _), size in zip(pads, sizes, strict=True))
     if value.size and all(reads):
         weights = value[:, :, :, None, None]
         return _phase_conv(node, w, _fit(node, node.x, *zip(*pads, strict=True)), weights, role)

@@ -35,6 +35,7 @@ from quantglow.ir.ops.expression import (
     if_negative,
     quantize,
 )
+from quantglow.ir.symbolic.size import decide_equal
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.transforms.lowering.rules import lowers, tag
 from quantglow.transforms.rewrite import Uses, rewrite_pass
@@ -230,7 +231,7 @@ def _fits(node: Elementwise | RowMap, inner: Elementwise | RowMap) -> bool:
         return False
     return (
         (inner.type.dtype in (DType.F32, DType.I32) or _is_saturated(inner.expression))
-        and inner.type.shape == node.type.shape
+        and decide_equal(inner.type.shape, node.type.shape)
         and node.expression.size() + inner.expression.size() <= MAX_OPERATIONS
         and node.args.count(inner) == 1
     )

@@ -18,7 +18,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ir.ops.expression import Expr, arg, call, clip, const
-from quantglow.ir.symbolic.size import Dim, is_free
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import tag, unique_names
@@ -79,8 +79,8 @@ def _in_tiles(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Conv) or not _is_filter(node):
         return None
     batch, height, width, _ = node.type.shape
-    pixels, widest = batch * height * width, max(node.w.type.shape[2:])
-    pays = pixels >= FEWEST_RESULTS and pixels * widest <= MOST_ELEMENTS
+    pixels, widest = batch * height * width, max(node.w.type.fixed_shape[2:])
+    pays = decide(pixels >= FEWEST_RESULTS) and decide(pixels * widest <= MOST_ELEMENTS)
     return _filter_tiles(node, _count_tiles(width)) if pays else None
 
 
@@ -97,10 +97,10 @@ def _is_filter(conv: Conv) -> bool:
         and (conv.b is None or isinstance(conv.b, Constant))
         and conv.x.type.dtype is conv.w.type.dtype is conv.type.dtype is DType.F32
         and conv.residual is None
-        and conv.w.type.shape[:2] == (1, TAPS)
+        and conv.w.type.fixed_shape[:2] == (1, TAPS)
         and (conv.strides, conv.dilations, conv.group) == ((1, 1), (1, 1), 1)
         and (conv.pads[0], conv.pads[2]) == (0, 0)
-        and min(conv.w.type.shape[2:]) >= FEWEST_CHANNELS
+        and min(conv.w.type.fixed_shape[2:]) >= FEWEST_CHANNELS
     )
 
 
@@ -113,7 +113,7 @@ def _filter_tiles(node: Conv, tiles: Dim) -> Node:
     parts = tuple(result(node, products, at) for at in range(RESULTS))
     joined = Concat(name=tag(node, "results"), parts=parts, axis=3)
     whole = (batch, height, RESULTS * tiles, channels)
-    if not is_free(width) and width == whole[2]:
+    if not isinstance(width, Size) and width == whole[2]:
         return Reshape(name=node.name, x=joined, shape=whole)
     return Slice(
         name=node.name,

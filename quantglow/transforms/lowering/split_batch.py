@@ -19,7 +19,7 @@ from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.shape import Concat, Expand, Reshape
-from quantglow.ir.symbolic.size import Dim, Shape, surely_divides, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, decide, surely_divides, surely_equal
 from quantglow.support.errors import TypeRuleError
 
 
@@ -28,7 +28,7 @@ def split_batch(graph: Graph, pieces: Dim) -> Graph | None:
     other, or if an output is not made of samples.  Names stay.
     """
     batch = batch_size(graph)
-    if batch is None or batch % pieces:
+    if batch is None or decide(batch % pieces != 0):
         return None
     parts: dict[Node, Node] = {}
     shared: set[Node] = set()

@@ -23,7 +23,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.expression import arg, call
-from quantglow.ir.symbolic.size import Dim
+from quantglow.ir.symbolic.size import Dim, decide
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import tag, unique_names
@@ -69,14 +69,15 @@ def _fold_filter(node: Node, uses: Uses) -> Node | None:
 
 def _is_plain(conv: Conv) -> bool:
     """Whether a Conv has many taps over one row of float samples."""
-    height, taps, inputs, outputs = conv.w.type.shape
+    height, taps, inputs, outputs = conv.w.type.fixed_shape
     stride, signal = conv.strides[1], conv.x.type
     return (
         isinstance(conv.w, Constant)
         and (conv.b is None or isinstance(conv.b, Constant))
         and conv.residual is None
         and signal.dtype is conv.w.type.dtype is DType.F32
-        and (height, inputs, signal.shape[1]) == (1, 1, 1)
+        and height == inputs == 1
+        and decide(signal.shape[1] == 1)
         and not any(conv.pads)
         and conv.dilations == (1, 1)
         and taps >= FEWEST_TAPS
@@ -242,7 +243,7 @@ def _fold_product(node: Node, uses: Uses) -> Node | None:
 
 def _is_product(conv: Conv) -> bool:
     """Whether a Conv is a large product of float rows with a constant matrix."""
-    height, width, inputs, outputs = conv.w.type.shape
+    height, width, inputs, outputs = conv.w.type.fixed_shape
     return (
         isinstance(conv.w, Constant)
         and (conv.b is None or isinstance(conv.b, Constant))
@@ -337,7 +338,8 @@ def _mirror(w: Array, near: range, total: int) -> Array:
 
 def _interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
     """The even and the odd columns side by side, then in their order."""
-    *pixels, columns = node.type.shape
+    *pixels, channels = node.type.shape
+    columns = int(channels)
     width = -(-columns // 2)
     parts = tuple(_product(node, w, pairing, parity, width) for parity in (0, 1))
     joined = Concat(name=tag(node, "parities"), parts=parts, axis=3)

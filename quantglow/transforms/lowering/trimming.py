@@ -8,10 +8,10 @@ taps that see it.  ``cut_unread_columns`` computes no columns at the ends that n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +19,15 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Reshape, Slice
-from quantglow.ir.symbolic.size import Dim, Shape, is_free
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    decide,
+    decide_equal,
+    decide_max,
+    decide_min,
+    is_free,
+)
 from quantglow.transforms.lowering.rules import tag
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
@@ -44,8 +52,8 @@ class OffsetRange:
     """The taps from ``first`` to before ``end`` along one axis, of ``count``."""
 
     first: int
-    end: Dim
-    count: Dim
+    end: int
+    count: int
 
     @property
     def slice(self) -> slice:
@@ -77,8 +85,8 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
 
 def _read_offsets(conv: Conv, axis: int) -> OffsetRange:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
-    size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
-    count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
+    size, results = conv.x.type.fixed_shape[1 + axis], conv.type.fixed_shape[1 + axis]
+    count, dilation = conv.w.type.fixed_shape[axis], conv.dilations[axis]
     before, after = conv.pads[axis], conv.pads[2 + axis]
     reach = (results - 1) * conv.strides[axis]
     starts = [tap * dilation - before for tap in range(count)]
@@ -108,11 +116,11 @@ def split_by_padding(node: Node, uses: Uses) -> Node | None:
         return None
     if any(map(is_free, (*node.x.type.shape, *node.type.shape))) or node.depthwise:
         return None
-    if prod(node.type.shape[1:3]) < LEAST_PIXELS:
+    if math.prod(node.type.fixed_shape[1:3]) < LEAST_PIXELS:
         return None
     for axis in (0, 1):
         pieces = result_ranges(node, axis)
-        if not _pays(pieces, node.w.type.shape[axis]):
+        if not _pays(pieces, node.w.type.fixed_shape[axis]):
             continue
         if not np.isfinite(node.w.value).all():
             decline(node, "an infinite weight times padding is no number")
@@ -125,8 +133,8 @@ def split_by_padding(node: Node, uses: Uses) -> Node | None:
 def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     """The longest pieces of an axis whose results see the same taps; 0 taps where there is only
     padding."""
-    size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
-    places = np.arange(conv.w.type.shape[axis]) * conv.dilations[axis] - conv.pads[axis]
+    size, results = conv.x.type.fixed_shape[1 + axis], conv.type.fixed_shape[1 + axis]
+    places = np.arange(conv.w.type.fixed_shape[axis]) * conv.dilations[axis] - conv.pads[axis]
     read = np.arange(results)[:, None] * conv.strides[axis] + places
     pieces: list[ResultRange] = []
     begin = 0
@@ -137,7 +145,7 @@ def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     return pieces
 
 
-def _pays(pieces: Sequence[ResultRange], taps: Dim) -> bool:
+def _pays(pieces: Sequence[ResultRange], taps: int) -> bool:
     """Whether a convolution in these pieces needs clearly fewer products."""
     if not 1 < len(pieces) <= MOST_PIECES or any(piece.taps == 0 for piece in pieces):
         return False
@@ -169,7 +177,7 @@ def _cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
 
 def _slice_axis(x: Node, name: str, axis: int, start: int, size: int) -> Node:
     """Rows or columns of an image."""
-    if size == x.type.shape[1 + axis]:
+    if decide(size == x.type.shape[1 + axis]):
         return x
     starts, sizes = [0] * 4, list(x.type.shape)
     starts[1 + axis], sizes[1 + axis] = start, size
@@ -214,21 +222,23 @@ def _cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
     outputs = {node for _, node in graph.outputs}
     if not slices or len(slices) < len(readers) or outputs & {conv, reshape} or axis < 0:
         return
-    read = [(node.starts[axis], node.sizes[axis]) for node in slices if node.steps[axis] == 1]
+    dense = [node for node in slices if decide(node.steps[axis] == 1)]
+    read = [(node.starts[axis], node.sizes[axis]) for node in dense]
     if len(read) < len(slices) or any(is_free(start) or is_free(size) for start, size in read):
         return
-    first = min(start for start, _ in read)
-    count = max(start + size for start, size in read) - first
-    if 0 < count < conv.type.shape[WIDTH]:
+    first = decide_min(*(start for start, _ in read))
+    count = decide_max(*(start + size for start, size in read)) - first
+    if decide(count > 0) and decide(count < conv.type.shape[WIDTH]):
         yield conv, ColumnRange(WIDTH, first, count)
         yield from ((node, ColumnRange(axis, first, count)) for node in (reshape, *slices) if node)
 
 
 def _kept_axis(shape: Shape, squeezed: Shape) -> int:
     """The axis of columns in ``squeezed``, ``shape`` without an axis of size 1; -1 if it is not."""
-    if len(squeezed) == len(shape) - 1 and shape[WIDTH] != 1:
+    if len(squeezed) == len(shape) - 1 and decide(shape[WIDTH] != 1):
         for axis, size in enumerate(shape):
-            if size == 1 and shape[:axis] + shape[axis + 1 :] == squeezed:
+            left = shape[:axis] + shape[axis + 1 :]
+            if decide(size == 1) and decide_equal(left, squeezed):
                 return WIDTH - (axis < WIDTH)
     return -1
 

@@ -18,7 +18,15 @@ import numpy as np
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Elementwise, Expand, Reshape, Resize, Table, Transpose
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod, surely_equal
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    Size,
+    decide,
+    decide_equal,
+    prod,
+    surely_equal,
+)
 from quantglow.transforms.lowering.rules import tag
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
@@ -35,7 +43,9 @@ def raise_transpose(node: Node, uses: Uses) -> Node | None:
     inner = node.x
     if not uses.only(node, inner):
         return None
-    if isinstance(inner, Elementwise) and all(a.type.shape == inner.type.shape for a in inner.args):
+    if isinstance(inner, Elementwise) and all(
+        decide_equal(a.type.shape, inner.type.shape) for a in inner.args
+    ):
         args = tuple(_transpose(node, a, f"operand{i}") for i, a in enumerate(inner.args))
         return replace(inner, name=node.name, args=args)
     if isinstance(inner, Table):
@@ -51,11 +61,11 @@ def _transpose(node: Transpose, operand: Node, role: str) -> Transpose:
 def sink_reshape_into_elementwise(node: Node, uses: Uses) -> Node | None:
     """Elementwise(Reshape(Transpose(x)), …) -> Reshape(Elementwise(Transpose(x), …)),
     also for Expand and Resize"""
-    if not isinstance(node, Elementwise | Table) or not node.type.size:
+    if not isinstance(node, Elementwise | Table) or node.type.is_empty:
         return None
     operands = node.args if isinstance(node, Elementwise) else (node.x,)
     for operand in operands:
-        if operand.type.shape == node.type.shape and uses.single(operand):
+        if decide_equal(operand.type.shape, node.type.shape) and uses.single(operand):
             cells = _cells(operand)
             if cells is not None:
                 return _on_cells(node, operands, operand, cells)
@@ -73,7 +83,7 @@ def _repeat(node: Resize) -> Node | None:
     """Every pixel ``fh`` by ``fw`` times: Expand of [N, H, 1, W, 1, C]."""
     n, h, w, c = node.x.type.shape
     fh, fw = node.sizes[0] // h, node.sizes[1] // w
-    if node.mode != "nearest" or is_free(fh) or is_free(fw):
+    if node.mode != "nearest" or isinstance(fh, Size) or isinstance(fw, Size):
         return None
     if not surely_equal(node.sizes, (fh * h, fw * w)):
         return None
@@ -83,12 +93,12 @@ def _repeat(node: Resize) -> Node | None:
     return Expand(name=tag(node, "repeated"), x=pixels, shape=(n, h, fh, w, fw, c))
 
 
-def _repeats(node: Resize, axis: int, factor: Dim) -> bool:
+def _repeats(node: Resize, axis: int, factor: int) -> bool:
     """Whether every row (column) comes ``factor`` times, without others between."""
     length = node.x.type.shape[axis + 1]
-    if is_free(length):
+    if isinstance(length, Size):
         # The nearest row of a longer image is the same, if it does not depend on the length.
-        if length > MOST_ROWS or node.coordinates not in ("asymmetric", "half_pixel"):
+        if decide(length > MOST_ROWS) or node.coordinates not in ("asymmetric", "half_pixel"):
             return False
         length = MOST_ROWS
     resized = length * factor
@@ -121,9 +131,9 @@ def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> No
     if operand.type.size == 1:
         return operand
     missing = len(groups) - operand.type.rank
-    shape: list[int] = []
-    for size, group in zip((1,) * missing + operand.type.shape, groups, strict=True):
-        shape += group if size == prod(group) else (1,) * len(group)
+    shape: list[Dim] = []
+    for size, group in zip((*(1,) * missing, *operand.type.shape), groups, strict=True):
+        shape += group if decide(size == prod(group)) else (1,) * len(group)
     return Reshape(name=tag(node, f"operand{index}-cells"), x=operand, shape=tuple(shape))
 
 
@@ -132,12 +142,14 @@ def group(shape: Shape, cells: Shape) -> list[Shape] | None:
     the cells belongs to several.  No axis is empty."""
     tail, groups = list(cells), list[Shape]()
     for size in shape:
-        group: list[int] = []
-        while tail and (prod(group) < size or (size == 1 and not group and tail[0] == 1)):
+        group: list[Dim] = []
+        while tail and (
+            decide(prod(group) < size) or (decide(size == 1) and not group and decide(tail[0] == 1))
+        ):
             group.append(tail.pop(0))
-        if prod(group) != size:
+        if decide(prod(group) != size):
             return None
         groups.append(tuple(group))
-    if tail and (not groups or prod(tail) != 1):
+    if tail and (not groups or decide(prod(tail) != 1)):
         return None
     return [*groups[:-1], groups[-1] + tuple(tail)] if tail else groups

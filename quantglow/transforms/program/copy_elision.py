@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
@@ -20,7 +21,7 @@ from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Concat, Pad, Reshape, Scatter
 from quantglow.ir.program.program import Buffer, BufferKind, View
 from quantglow.ir.program.strides import dense_strides, reshape_strides
-from quantglow.ir.symbolic.size import Shape, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal, surely_equal
 from quantglow.ir.types import TensorType
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
@@ -31,8 +32,13 @@ class Home:
     """The box of ``container`` that begins at ``starts``; the value may be a reshape of it."""
 
     container: Node
-    starts: tuple[int, ...]
+    starts: Shape
     shape: Shape
+
+    def is_at(self, container: Node, starts: Shape, shape: Shape) -> bool:
+        """Whether this is the box of a shape at a place of a container."""
+        is_there = self.container is container and decide_equal(self.starts, starts)
+        return is_there and decide_equal(self.shape, shape)
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def place(graph: Graph) -> ValuePlaces:
         """Give the source of ``part`` its home if it is computed (not aliased) and has none."""
         source = view_source(part)
         placed = source in homes or source in direct or source in wider
-        if is_alias(source) or placed or not source.type.size:
+        if is_alias(source) or placed or source.type.is_empty:
             return
         if _fits(part, _strides(home.container, homes)):
             homes[source] = home
@@ -93,7 +99,7 @@ def place(graph: Graph) -> ValuePlaces:
     return ValuePlaces(homes, wider, direct)
 
 
-def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
+def _strides(node: Node, homes: dict[Node, Home]) -> Shape:
     """Strides of a container, given its own home."""
     home = homes.get(node)
     if home is None:
@@ -103,18 +109,22 @@ def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
     return strides
 
 
-def _fits(part: Node, strides: tuple[int, ...]) -> bool:
+def _fits(part: Node, strides: Shape) -> bool:
     """Whether each value from ``part`` up to its source is a view of the box with dense rows."""
     while isinstance(part, Reshape):
         inner = reshape_strides(part.type.shape, strides, part.x.type.shape)
-        if inner is None or (part.x.type.shape and part.x.type.shape[-1] > 1 and inner[-1] != 1):
+        if inner is None:
+            return False
+        shape = part.x.type.shape
+        if shape and decide(shape[-1] > 1) and decide(inner[-1] != 1):
             return False
         part, strides = part.x, inner
     return True
 
 
 def _concat_homes(node: Concat) -> list[tuple[Node, Home]]:
-    homes, position = [], 0
+    homes: list[tuple[Node, Home]] = []
+    position: Dim = 0
     for part in node.parts:
         starts = tuple(position if i == node.axis else 0 for i in range(node.type.rank))
         homes.append((part, Home(node, starts, part.type.shape)))
@@ -131,15 +141,19 @@ def _wider_pads(graph: Graph) -> dict[Node, Pad]:
             groups.setdefault((node.x, repr(node.fill)), []).append(node)
     wider: dict[Node, Pad] = {}
     for pads in groups.values():
-        widest = max(pads, key=lambda p: p.type.size)
+        widest = reduce(_larger, pads)
         if all(_covers(widest, pad) for pad in pads):
             wider.update((pad, widest) for pad in pads if pad is not widest)
     return wider
 
 
+def _larger(one: Pad, other: Pad) -> Pad:
+    return other if decide(other.type.size > one.type.size) else one
+
+
 def _covers(outer: Pad, inner: Pad) -> bool:
     return all(
-        o >= i
+        decide(o >= i)
         for o, i in zip((*outer.before, *outer.after), (*inner.before, *inner.after), strict=True)
     )
 
@@ -149,7 +163,7 @@ def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, int]:
     positions: dict[Node, int] = {}
     for position, (_, node) in enumerate(graph.outputs):
         source = view_source(node)
-        if not is_alias(source) and source not in wider and source.type.size:
+        if not is_alias(source) and source not in wider and not source.type.is_empty:
             positions.setdefault(source, position)
     return positions
 
@@ -192,7 +206,7 @@ def donated_state(graph: Graph, donation: Donation, slack_nbytes: int) -> Donate
 
 
 def _places(graph: Graph, source: Input, result: Node, after: View, axis: int) -> dict[Node, View]:
-    if 0 in source.type.shape:
+    if source.type.is_empty:
         return {}  # the first rows are copied
     match view_source(result):
         case Concat() as joined if joined is result and joined.axis == axis:

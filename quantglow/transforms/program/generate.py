@@ -44,7 +44,7 @@ from quantglow.ir.program.program import (
     Repeat,
     View,
 )
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Shape, Size, decide
 from quantglow.ir.types import TensorType
 from quantglow.support.classes import Concise
 from quantglow.transforms.program.copy_elision import (
@@ -200,7 +200,8 @@ class _Generator:
 
     def concat(self, node: Node) -> View:
         assert isinstance(node, Concat)
-        view, position = self.container(node), 0
+        view = self.container(node)
+        position: Dim = 0
         for part in node.parts:
             starts = tuple(position if i == node.axis else 0 for i in range(node.type.rank))
             target = view.sub(starts, part.type.shape)
@@ -224,13 +225,12 @@ class _Generator:
             self.steps.append(Fill(view, node.fill, (node.before, node.x.type.shape)))
         return view
 
-    def copy_unless_there(
-        self, part: Node, container: Node, starts: tuple[int, ...], target: View
-    ) -> None:
+    def copy_unless_there(self, part: Node, container: Node, starts: Shape, target: View) -> None:
         home = self.placement.homes.get(view_source(part))
         if target.buffer.kind is BufferKind.STATE and self.views[part] == target:
             return
-        if home != Home(container, starts, part.type.shape) and part.type.size:
+        is_there = home is not None and home.is_at(container, starts, part.type.shape)
+        if not is_there and not part.type.is_empty:
             self.steps.append(Copy(self.views[part], target))
 
     def reshape(self, node: Node) -> View:
@@ -245,7 +245,7 @@ class _Generator:
 
     def slice(self, node: Node) -> View:
         assert isinstance(node, Slice)
-        if not node.type.size:
+        if node.type.is_empty:
             return self.destination(node)
         return self.views[node.x].sub(node.starts, node.sizes, node.steps)
 
@@ -311,11 +311,11 @@ class _Generator:
 
     def pin(self, view: View) -> View:
         """A view that stays in its place while a loop inside of this one runs."""
-        return self.copied(view, f"{view.buffer.name}:kept") if view.advance else view
+        return self.copied(view, f"{view.buffer.name}:kept") if decide(view.advance != 0) else view
 
     def staying(self, view: View, name: str) -> View:
         """A place like this one that a loop around does not move."""
-        if not view.advance:
+        if not decide(view.advance != 0):
             return view
         return dense_view(self.buffer(f"{name}:stacked", BufferKind.TEMP, view.type), view.type)
 
@@ -393,8 +393,9 @@ def _is_turned(node: Node, operand: Node, view: View) -> bool:
     if not isinstance(node, MatMul) or operand is not node.y or operand is node.x:
         return False
     depth, step = view.shape[-2], view.strides[-2]
-    is_fixed = not is_free(depth) and not is_free(step)
-    return view.type.dtype.is_float and is_fixed and step == 1 and depth <= MOST_TURNED
+    if isinstance(depth, Size) or isinstance(step, Size):
+        return False
+    return view.type.dtype.is_float and step == 1 and depth <= MOST_TURNED
 
 
 def reads_slack(node: Node, operand: Node) -> bool:

@@ -24,7 +24,7 @@ from quantglow.ir.program.program import (
     View,
 )
 from quantglow.ir.program.verify import in_place_positions, verify_program
-from quantglow.ir.symbolic.size import surely_equal
+from quantglow.ir.symbolic.size import decide, surely_equal
 from quantglow.transforms.pass_manager import decline, run_in_order
 
 ProgramPass = Callable[[Program], Program]
@@ -134,7 +134,8 @@ def _is_needless(
         return False
     src, dst, end = copy.src, copy.dst, body.index(copy)
     writers = [i for i, step in enumerate(body) if _writes(step, src.buffer)]
-    if src.advance or dst.advance or not _interchangeable(src, dst) or len(writers) != 1:
+    moves = decide(src.advance != 0) or decide(dst.advance != 0)
+    if moves or not _interchangeable(src, dst) or len(writers) != 1:
         return False
     producer = body[writers[0]]
     # The old value in ``dst`` must be dead once the producer runs: other steps that touch it come
