@@ -11,6 +11,7 @@ Each limit is an environment variable, read when a model is imported:
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, fields
 
 import onnx
 
-from quantglow.ir.symbolic.size import Dim, prod
+from quantglow.ir.symbolic.size import Dim, decide, prod
 from quantglow.support.arguments import limit
 from quantglow.support.errors import ImportBudgetError
 
@@ -78,7 +79,8 @@ class Meter:
 
     def reserve(self, name: str, shape: Sequence[Dim], itemsize: int) -> None:
         """Refuse a value of this shape if there is no room for it."""
-        if self.nbytes + prod(shape) * itemsize > self.most_nbytes:
+        nbytes = self.nbytes + prod(shape) * itemsize
+        if math.isfinite(self.most_nbytes) and decide(nbytes > int(self.most_nbytes)):
             size = "x".join(map(str, shape)) or "1"
             raise self.exceeded(
                 "nbytes",
@@ -90,9 +92,9 @@ class Meter:
     def count(self, name: str, shape: Sequence[int], itemsize: int) -> None:
         """Count a value that was computed."""
         self.reserve(name, shape, itemsize)
-        self.nbytes += prod(shape) * itemsize
+        self.nbytes += math.prod(shape) * itemsize
 
-    def spend(self, work: Dim) -> None:
+    def spend(self, work: int) -> None:
         """Count multiply-accumulates that are about to be done."""
         if self.work + work > self.budget.work:
             raise self.exceeded(

@@ -57,7 +57,7 @@ from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.symbolic.size import prod
+from quantglow.ir.symbolic.size import Dim, decide, decide_in, prod
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
 
@@ -113,7 +113,7 @@ def declare_inputs(
     inputs = []
     for value in fed:
         dims, element = shapes[value.name], value.type.tensor_type.elem_type
-        if prod(dims) > MAX_ELEMENTS:
+        if decide(prod(dims) > MAX_ELEMENTS):
             raise ModelError(
                 f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
                 "elements. Remedy: export the model again, or give smaller input_shapes."
@@ -129,15 +129,15 @@ def declare_inputs(
 
 def _known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | None:
     """The value of an input if it is known."""
-    if 0 in node.type.shape:
-        return KnownValue(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
+    if decide_in(0, node.type.shape):
+        return KnownValue(node.name, np.zeros(node.type.fixed_shape, node.type.dtype.numpy))
     return None if elements is None else evaluate(node, elements)
 
 
 def evaluate(node: Input, elements: Sequence[int]) -> KnownValue:
     """An input with these values.  Raises ``ModelError`` where they do not fit it."""
     kind = node.type
-    fits = not kind.dtype.is_float and len(elements) == kind.size
+    fits = not kind.dtype.is_float and decide(len(elements) == kind.size)
     try:
         array = np.asarray(elements, kind.dtype.numpy) if fits else None
     except (OverflowError, TypeError, ValueError):
@@ -333,6 +333,11 @@ def _resolve_operands(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Va
     return {name: scope.values[name] for name in proto.input if name}
 
 
+def _is_holdable(size: Dim) -> bool:
+    """Whether a value has elements, and no more than anybody can hold."""
+    return decide(size > 0) and decide(size <= MAX_ELEMENTS)
+
+
 def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -> dict[str, Value]:
     """Results by output name.  Refuses outputs nobody made, and sizes nobody can hold."""
     if missing := [n for n in proto.output[len(results) :] if n in scope.used]:
@@ -343,7 +348,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
         if isinstance(value, KnownValue):
             scope.meter.count(name, value.shape, value.array.itemsize)
         shape = value_shape(value)
-        if not isinstance(value, KnownValue) and shape and not 0 < prod(shape) <= MAX_ELEMENTS:
+        if not isinstance(value, KnownValue) and shape and not _is_holdable(prod(shape)):
             raise Unsupported(f"{name!r} would have shape {shape}")
         values[name] = value
     return values

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from quantglow.ir.graph.signature import PortDim, dims_text, is_symbol
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import decide, is_free
 from quantglow.support.errors import ModelError
 
 
@@ -64,7 +64,7 @@ def _accept(
     fits = len(shape) == len(dims)
     for size, dim in zip(shape, dims, strict=False):
         expected = symbols.setdefault(str(dim), size) if is_symbol(dim) else dim
-        fits = fits and (isinstance(expected, str | None) or expected == size)
+        fits = fits and (isinstance(expected, str | None) or decide(expected == size))
     if not fits:
         raise ModelError(
             f"input_shapes[{name!r}] is {shape}, but the model declares {dims_text(dims)}"

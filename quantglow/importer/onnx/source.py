@@ -38,7 +38,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
-from quantglow.ir.symbolic.size import find_guards
+from quantglow.ir.symbolic.size import decide_in, find_guards
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
 
@@ -164,7 +164,7 @@ class Source:
         constants, nodes = self.decoded
         weights_nbytes = sum(value.array.nbytes for value in constants)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        has_elements = all(chain.from_iterable(shapes.values()))
+        has_elements = not any(decide_in(0, shape) for shape in shapes.values())
         scope = new_scope(
             self.proto, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
         )

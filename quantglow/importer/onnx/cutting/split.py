@@ -38,6 +38,7 @@ from quantglow.importer.onnx.resolvers.external import read_names
 from quantglow.importer.onnx.source import Source
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.size import fixed
 from quantglow.support.classes import cached_property
 
 STRINGS = "classlabels_strings"
@@ -306,8 +307,9 @@ class _Cut:
                 return output
         dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
+        shape = value_shape(value) if is_fixed else None
         declaration: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
-            name, self.element(name, value), value_shape(value) if is_fixed else None
+            name, self.element(name, value), None if shape is None else fixed(shape)
         )
         return declaration
 

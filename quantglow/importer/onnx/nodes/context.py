@@ -42,7 +42,7 @@ from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Dequantize, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Transpose
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import Dim, Shape, integer
+from quantglow.ir.symbolic.size import Dim, Shape, decide, integer
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -158,7 +158,7 @@ class ImportScope:
 
     def may_decide(self, node: Input) -> bool:
         """Whether a node is an input of the model, of few integers or conditions."""
-        is_few = node.type.size <= MOST_DECIDING and not node.type.dtype.is_float
+        is_few = decide(node.type.size <= MOST_DECIDING) and not node.type.dtype.is_float
         return is_few and any(node is entry for entry in self.inputs)
 
     def share(self, source: object, tag: str, make: Callable[[], Node]) -> Node:
@@ -362,7 +362,7 @@ class Call:
             self.scope.missed.append(value)
         raise Unsupported(f"{role} {self.value_name(position)!r} is computed at run time")
 
-    def parameter(self, name: str, position: int) -> tuple[int, ...] | None:
+    def parameter(self, name: str, position: int) -> Shape | None:
         """Integers given as attribute (old opsets) or operand (new ones); None if absent."""
         if self.has(position):
             return tuple(map(integer, self.array(position, name).reshape(-1).tolist()))

@@ -6,6 +6,7 @@ result before it is computed, and types the results of nodes that were refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -23,7 +24,7 @@ from quantglow.importer.onnx.nodes.values import (
     value_shape,
 )
 from quantglow.ir.ops.work import ELEMENT_WORK
-from quantglow.ir.symbolic.size import is_free, prod
+from quantglow.ir.symbolic.size import Size
 from quantglow.support.arrays import Array
 
 FAILURES = (
@@ -158,7 +159,7 @@ def admit(
         kinds[name] = element
         if shape is not None:
             meter.reserve(name, shape, _element_nbytes(element))
-            results += prod(shape)
+            results += math.prod(shape)
     meter.spend(_work_of_evaluation(proto, operands, results))
     return kinds
 
@@ -225,7 +226,7 @@ def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.Node
 def value_info(name: str, value: Value) -> onnx.ValueInfoProto:
     """ONNX's type of a value, without the sizes that are free."""
     shape = value_shape(value)
-    dims = None if shape is None else [None if is_free(size) else size for size in shape]
+    dims = None if shape is None else [None if isinstance(size, Size) else size for size in shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
         name, value_onnx_type(value), dims
     )

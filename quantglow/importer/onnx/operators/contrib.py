@@ -30,7 +30,7 @@ from quantglow.importer.onnx.operators.tensor.slicing import write
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.symbolic.size import Dim, integer
+from quantglow.ir.symbolic.size import Dim, decide, decide_in, integer
 from quantglow.ir.types import DType
 
 HIDDEN = -10_000.0
@@ -138,7 +138,7 @@ def _bias(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node,
 def _extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
-    if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
+    if not call.has(position) or (call.is_known(position) and decide_in(0, call.shape(position))):
         return new
     joined = steps.join(2, call.node(position), new)
     return steps.rename(joined, output) if steps.has_output(output) else joined
@@ -151,15 +151,15 @@ def _padding(steps: FusedNodes, position: int, batch: Dim, rows: Dim, columns: D
     operand = call.tensor(position)
     shape, column = operand.type.shape, steps.iota((1, 1, 1, columns), 3)
     below = fn("lt", arg(0), fn("int64", arg(1)))
-    if len(shape) == 1 and shape[0] == batch:
+    if len(shape) == 1 and decide(shape[0] == batch):
         visible = steps.condition(below, column, steps.reshape(operand, batch, 1, 1, 1))
-    elif len(shape) == 1 and shape[0] == 2 * batch:
+    elif len(shape) == 1 and decide(shape[0] == 2 * batch):
         ends, starts = (
             steps.reshape(part, batch, 1, 1, 1) for part in steps.parts(operand, 0, (batch, batch))
         )
         inside = fn("and", below, fn("ge", arg(0), fn("int64", arg(2))))
         visible = steps.condition(inside, column, ends, starts)
-    elif len(shape) in (2, 3) and shape[-1] == columns:
+    elif len(shape) in (2, 3) and decide(shape[-1] == columns):
         whole = steps.reshape(operand, batch, 1, shape[1] if len(shape) == 3 else 1, columns)
         visible = steps.condition(fn("gt", fn("int64", arg(0)), lconst(0)), whole)
     else:
@@ -215,8 +215,9 @@ def _packed_attention(
     call, heads = steps.call, steps.call.integer("num_heads", 0)
     batch = rows[0].type.shape[0]
     query, key, value = (steps.heads(part, heads) for part in rows)
-    before, present = 0, []
-    if call.has(past) and not (call.is_known(past) and 0 in call.shape(past)):
+    before: Dim = 0
+    present = []
+    if call.has(past) and not (call.is_known(past) and decide_in(0, call.shape(past))):
         before = call.shape(past)[3]
         parts = steps.parts(call.node(past), 0, (1, 1))
         olds = (steps.reshape(part, *call.shape(past)[1:]) for part in parts)
@@ -243,7 +244,7 @@ class Lengths:
     fed: Dim
     output: Dim
     longest: Dim
-    before: Node | int
+    before: Node | Dim
 
 
 @importer("com.microsoft.GroupQueryAttention")
@@ -303,8 +304,8 @@ def _parse_lengths(steps: FusedNodes, rows: Dim) -> Lengths:
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())
     fed = call.shape(3)[2] if call.has(3) else 0
-    whole = total if total > fed else fed
-    if total == rows:
+    whole = total if decide(total > fed) else fed
+    if decide(total == rows):
         return Lengths(fed, whole, total, 0)
     lasts = call.tensor(5)
     value = fn("isub", fn("int64", arg(0)), lconst(rows - 1))
@@ -333,11 +334,11 @@ def _cache(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Nod
     """The cache with new rows, each sample's behind its own."""
     call, output = steps.call, position - 2
     batch, heads, rows, size = new.type.shape
-    if isinstance(lengths.before, int) and lengths.output == rows:
+    if not isinstance(lengths.before, Node) and decide(lengths.output == rows):
         return new
     added = lengths.output - lengths.fed
-    room = [steps.zeros((batch, heads, added, size))] if added > 0 else []
-    if lengths.fed > 0:
+    room = [steps.zeros((batch, heads, added, size))] if decide(added > 0) else []
+    if decide(lengths.fed > 0):
         room.insert(0, call.node(position))
     place = room[0] if len(room) == 1 else steps.join(2, *room)
     start = steps.reshape(lengths.before, batch) if isinstance(lengths.before, Node) else None

@@ -25,6 +25,7 @@ from quantglow.ir.ops.pooling import ReduceMax, ReduceSum
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat
 from quantglow.ir.ops.unary import Abs, Sigmoid, Sqrt
+from quantglow.ir.symbolic.size import decide, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -110,13 +111,13 @@ def array_feature_extractor(call: Call) -> Node:
     """The elements of the last axis at these indices; a vector counts as one row."""
     x = call.tensor(0)
     x = reshape(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
-    axis, count = x.type.rank - 1, int(np.prod(call.shape(1), dtype=np.int64))
+    axis, count = x.type.rank - 1, int(prod(call.shape(1)))
     if not call.is_known(1):
         flat = reshape(call, call.tensor(1), (count,))
         indices = from_the_begin(call, flat, x.type.shape[axis])
         return Gather(name=call.result, x=x, indices=indices, axis=axis)
     chosen = [int(i) for i in call.array(1, "indices").reshape(-1)]
-    if not all(0 <= i < x.type.shape[axis] for i in chosen):
+    if not all(i >= 0 and decide(i < x.type.shape[axis]) for i in chosen):
         raise Unsupported(f"an index is outside the {x.type.shape[axis]} features")
     if (slices := few_slices(call, call.result, x, axis, chosen)) is not None:
         return slices
@@ -180,7 +181,7 @@ def _choose_label(call: Call, scores: Node, labels: Array) -> Node:
     """The label of the largest score, the first one of equal ones."""
     table = Constant(name=call.derive("labels"), value=labels)
     rows = scores.type.shape[0]
-    if scores.type.shape[1] == 1:
+    if decide(scores.type.shape[1] == 1):
         above = fn("gt", arg(0), const(0))
         place = fn("select", above, lconst(1), lconst(0))
         best: Node = Elementwise(

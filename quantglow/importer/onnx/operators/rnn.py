@@ -24,7 +24,7 @@ from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.ir.symbolic.size import Dim, is_free
+from quantglow.ir.symbolic.size import Dim, decide, is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -96,7 +96,8 @@ class Cell:
             return MOST_LARGE_STEPS
         if self.call.scope.has_free_inputs:
             return MOST_STEPS
-        return MOST_LARGE_STEPS if x.type.shape[1] * self.r.size >= LARGE_STEP else MOST_STEPS
+        is_large = decide(x.type.shape[1] * self.r.size >= LARGE_STEP)
+        return MOST_LARGE_STEPS if is_large else MOST_STEPS
 
     def gate(self, gates: Node, position: int) -> Node:
         """One of the gates that lie side by side."""
@@ -150,7 +151,7 @@ def _ran(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
-    if lengths is not None or x.type.shape[0] > cell.most_unrolled(x):
+    if lengths is not None or decide(x.type.shape[0] > cell.most_unrolled(x)):
         return _loop(cell, step, x, state, backwards, lengths)
     return _unroll(cell, step, x, state, backwards)
 

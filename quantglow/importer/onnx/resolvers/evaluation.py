@@ -40,7 +40,16 @@ from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.work import count_work
-from quantglow.ir.symbolic.size import Size, constant_or_size, has_free, integers, maximum, minimum
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Size,
+    constant_or_size,
+    decide,
+    has_free,
+    integers,
+    maximum,
+    minimum,
+)
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
 
@@ -151,9 +160,9 @@ def _elementwise(function: Callable[[Any, Any], Any]) -> Compute:
     return compute
 
 
-def _quotient(a: int, b: int) -> int:
+def _quotient(a: Dim, b: Dim) -> Dim:
     """Rounded towards 0, as ONNX does."""
-    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+    return a // b if decide(a >= 0) == decide(b > 0) else -(-a // b)
 
 
 def _gather(call: Call, arrays: Sequence[Array]) -> Array | None:
@@ -208,7 +217,7 @@ def _where(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _equal(call: Call, arrays: Sequence[Array]) -> Array:
-    apply = np.frompyfunc(lambda a, b: bool(a == b), 2, 1)
+    apply = np.frompyfunc(lambda a, b: decide(a == b), 2, 1)
     return np.asarray(apply(*(a.astype(object) for a in arrays)), bool)
 
 
@@ -303,7 +312,7 @@ def _compute(node: Node, meter: Meter) -> Array:
     def evaluate(step: Node, operands: Sequence[Array]) -> Array:
         if not isinstance(step, Constant):
             meter.reserve(step.name, step.type.shape, step.type.dtype.numpy.itemsize)
-            meter.spend(count_work(step))
+            meter.spend(int(count_work(step)))
         return step.evaluate(*operands)
 
     (result,) = Execution(Graph((), ((node.name, node),)), [node], evaluate).run()

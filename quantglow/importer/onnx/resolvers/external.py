@@ -39,7 +39,7 @@ from quantglow.importer.onnx.resolvers.result_types import (
 )
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.external import External
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FileFormatError, ModelError
@@ -158,7 +158,7 @@ def _as_stored(array: Array) -> Array:
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    dims = [None if is_free(size) else size for size in kind.shape]
+    dims = [None if isinstance(size, Size) else size for size in kind.shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return info
 
@@ -203,7 +203,7 @@ def _concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
             continue
         if all(d.HasField("dim_value") for d in dims):
             kind = TensorType(dtype, tuple(int(d.dim_value) for d in dims))
-            if 0 < kind.size <= MAX_ELEMENTS:
+            if 0 < int(kind.size) <= MAX_ELEMENTS:
                 return kind
     return None
 
@@ -302,6 +302,6 @@ def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
     """Whether a declaration has the element type and the shape of a value; free sizes are open."""
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
-    sizes = [None if is_free(size) else size for size in kind.shape]
+    sizes = [None if isinstance(size, Size) else size for size in kind.shape]
     has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype
     return has_shape and dims == sizes

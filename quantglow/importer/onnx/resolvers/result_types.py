@@ -22,7 +22,7 @@ import onnx
 from quantglow.importer.onnx.nodes.context import ML
 from quantglow.importer.onnx.nodes.values import KnownSizes
 from quantglow.ir.symbolic.expression import Expression, number
-from quantglow.ir.symbolic.size import Dim, Size, size
+from quantglow.ir.symbolic.size import Size, size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -205,7 +205,7 @@ class _Trials:
         checks = [(sizes, _size(types, name, axis)) for sizes, types in self.others]
         if any(None in run for run in runs.values()) or any(size is None for _, size in checks):
             return None
-        first = self.first[name].shape[axis]
+        first = int(self.first[name].shape[axis])
         varying = {e: run for e, run in runs.items() if any(size != first for size in run)}
         for formula in self.candidates(first, varying):
             numbers = (({e: number(n) for e, n in s.items()}, size) for s, size in checks)
@@ -214,7 +214,7 @@ class _Trials:
         return None
 
     def candidates(
-        self, first: Dim, varying: Mapping[Expression, Sequence[Dim | None]]
+        self, first: int, varying: Mapping[Expression, Sequence[int | None]]
     ) -> Iterator[Formula]:
         """Formulas that give the size at the hints."""
         if not varying:
@@ -232,18 +232,18 @@ class _Trials:
             yield lambda values: reduce(lambda a, e: a * values[e], all_sizes, factor)
 
 
-def _size(types: Types, name: str, axis: int) -> Dim | None:
+def _size(types: Types, name: str, axis: int) -> int | None:
     """A size of a result; None where it is not inferred, or the result has other axes."""
     kind = types.get(name)
-    return None if kind is None or kind.rank <= axis else kind.shape[axis]
+    return None if kind is None or kind.rank <= axis else int(kind.shape[axis])
 
 
-def _add(first: Dim, parts: Sequence[Expression]) -> Expression:
+def _add(first: int, parts: Sequence[Expression]) -> Expression:
     """The sum of the changes from ``first``."""
     return reduce(lambda a, b: a + b - number(first), parts)
 
 
-def _window(e: Expression, hint: int, run: Sequence[Dim | None]) -> Formula | None:
+def _window(e: Expression, hint: int, run: Sequence[int | None]) -> Formula | None:
     """``m*floor((a*u+c)/k)+r`` for consecutive sizes ``u`` from ``hint`` on; None where no such
     formula gives all."""
     sizes = [size for size in run if size is not None]

@@ -33,7 +33,18 @@ from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.loop import ENDLESS
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
-from quantglow.ir.symbolic.size import Dim, FixedShape, Shape, integer, is_free
+from quantglow.ir.symbolic.size import (
+    Dim,
+    FixedShape,
+    Shape,
+    Size,
+    decide,
+    decide_in,
+    decide_max,
+    integer,
+    is_free,
+    surely_equal,
+)
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.classes import cached_property
 
@@ -51,7 +62,7 @@ def most_trips(call: Call) -> Dim:
     """The known number of trips, 0 for negative ones, or ``ENDLESS``."""
     if not (call.has(0) and call.is_known(0)):
         return ENDLESS
-    return max(0, integer(call.array(0, "trip count").reshape(-1)[0]))
+    return decide_max(0, integer(call.array(0, "trip count").reshape(-1)[0]))
 
 
 def by_count(call: Call, number: Node, following: Node) -> Iterator[Condition]:
@@ -96,7 +107,7 @@ def compute(
 
 def surely_runs(call: Call) -> bool:
     """Whether there is a first trip, whatever the values at run time are."""
-    counted = not call.has(0) or (call.is_known(0) and most_trips(call) > 0)
+    counted = not call.has(0) or (call.is_known(0) and decide(most_trips(call) > 0))
     return counted and (not call.has(1) or _is_true(call))
 
 
@@ -169,7 +180,7 @@ class Growing:
             stacked = Transpose(name=self.call.derive("in-order"), x=stacked, perm=perm)
         dims = stacked.type.shape
         shape = (*dims[:axis], dims[axis] * dims[axis + 1], *dims[axis + 2 :])
-        if 0 in self.dims:
+        if decide_in(0, self.dims):
             return Reshape(name=scope.claim(name), x=stacked, shape=shape)
         rows = Reshape(name=self.call.derive("all-rows"), x=stacked, shape=shape)
         return Concat(name=scope.claim(name), parts=(self.first(), rows), axis=axis)
@@ -178,7 +189,8 @@ class Growing:
 def growing_values(call: Call, import_body: ImportBody) -> tuple[Growing, ...]:
     """The carried values to which each trip appends rows, of which the body reads the last ones
     only.  There must be as many before the first trip, and the number of trips must be known."""
-    if not 0 < most_trips(call) < ENDLESS:
+    trips = most_trips(call)
+    if not (decide(trips > 0) and decide(trips < ENDLESS)):
         return ()
     return tuple(_LoopBody(call, import_body).growing())
 
@@ -237,7 +249,7 @@ class _LoopBody:
         if before is None or after is None:
             return None
         window_rows = max(before, after - 1)  # a trip appends one row at least
-        if window_rows and window_rows > dims[axis]:
+        if window_rows and decide(window_rows > dims[axis]):
             return None
         return Growing(self.call, number, axis, window_rows, dims)
 
@@ -282,10 +294,11 @@ def _rows_of_slice(call: Call, axis: int, rank: int) -> int | None:
     if axis not in axes or (call.has(1) and isinstance(call.value(1), KnownSizes)):
         return None
     at = axes.index(axis)
-    start, end, step = starts[at], ends[at], steps[at]
-    if start >= 0 or (end >= 0 and (end < TO_THE_END or step < 0)):
+    start, end = starts[at], ends[at]
+    is_ahead = decide(end >= 0) and (decide(end < TO_THE_END) or decide(steps[at] < 0))
+    if decide(start >= 0) or is_ahead:
         return None
-    return max(-start, -end)
+    return int(decide_max(-start, -end))
 
 
 def _rows_of_gather(call: Call, axis: int, rank: int) -> int | None:
@@ -391,8 +404,8 @@ class CarriedState:
 
 def zeros_node(call: Call, kind: TensorType) -> Node:
     """A first value for what the first trip replaces unread."""
-    shape = tuple(1 if is_free(size) else size for size in kind.shape)
+    shape = tuple(1 if isinstance(size, Size) else size for size in kind.shape)
     zeros = Constant(name=call.derive("unread"), value=np.zeros(shape, kind.dtype.numpy))
-    if shape == kind.shape:
+    if surely_equal(shape, kind.shape):
         return zeros
     return Expand(name=call.derive("unread"), x=zeros, shape=kind.shape)

@@ -32,7 +32,7 @@ from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.ops.shape import Concat, Reshape, Transpose
-from quantglow.ir.symbolic.size import Dim, FixedShape
+from quantglow.ir.symbolic.size import Dim, FixedShape, decide
 
 MOST_UNROLLED = 64
 """Maximum number of trips of a loop that reads all of a value that grows: each has nodes of its
@@ -51,7 +51,7 @@ class Changing(OfLateShapes):
 class Widening(Exception):
     """Carried values of one element have more dimensions after a trip: their shapes by number."""
 
-    def __init__(self, shapes: Mapping[Dim, FixedShape]) -> None:
+    def __init__(self, shapes: Mapping[int, FixedShape]) -> None:
         super().__init__(shapes)
         self.shapes = shapes
 
@@ -111,7 +111,7 @@ class LoopOutputs:
             output=number,
             conditional=self.operands.conditional,
         )
-        if not 0 < loop.type.size <= MAX_ELEMENTS:
+        if loop.type.is_empty or decide(loop.type.size > MAX_ELEMENTS):
             raise Unsupported(f"{name!r} would have shape {loop.type.shape}")
         return loop
 
@@ -183,7 +183,9 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
         return widen(call, import_body)
     except Unsupported as reason:
         call.scope.claimed.difference_update(call.proto.output)
-        if isinstance(reason, Changing) and 0 < most_trips(call) <= MOST_UNROLLED:
+        trips = most_trips(call)
+        is_short = decide(trips > 0) and decide(trips <= MOST_UNROLLED)
+        if isinstance(reason, Changing) and is_short:
             return unroll(call, import_body)
         if growing := growing_values(call, import_body):
             with suppress(Unsupported):
@@ -228,7 +230,7 @@ def widen(call: Call, import_body: ImportBody, growing: Sequence[Growing] = ()) 
 
 
 def loop(
-    parts: CarriedState, import_body: ImportBody, shapes: Mapping[Dim, FixedShape]
+    parts: CarriedState, import_body: ImportBody, shapes: Mapping[int, FixedShape]
 ) -> dict[str, Value]:
     """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
 
@@ -276,13 +278,17 @@ def _results(parts: CarriedState, loop: LoopOutputs, first: int) -> dict[str, Va
     return values
 
 
+def _is_one(node: Node) -> bool:
+    return decide(node.type.size == 1)
+
+
 def _check_ranks(parts: CarriedState, first_values: Sequence[Node], ends: Sequence[Node]) -> None:
     """Raise ``Widening`` if values of one element have more dimensions after the first trip, which
     surely runs."""
     shapes = {
-        number: after.type.shape
+        number: after.type.fixed_shape
         for number, before, after in zip(parts.changing, first_values, ends, strict=False)
-        if before.type.size == after.type.size == 1 and before.type.rank < after.type.rank
+        if _is_one(before) and _is_one(after) and before.type.rank < after.type.rank
     }
     if shapes and surely_runs(parts.call):
         raise Widening(shapes)

@@ -17,7 +17,7 @@ from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.importer.onnx.operators.tensor.slicing import along
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Conv, Gather, Gemm, MatMul, Mul, Pad, Reshape, Transpose
-from quantglow.ir.symbolic.size import Dim, prod
+from quantglow.ir.symbolic.size import Dim, decide, decide_min, prod
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.fourier import as_parts, turns
@@ -46,10 +46,10 @@ class Transform:
     there are weights, at most n.
     """
 
-    n: Dim
-    bins: Dim
+    n: int
+    bins: int
     weights: Array
-    parts: tuple[Dim, Dim]
+    parts: tuple[int, int]
     direction: int = -1
     scale: float = 1.0
 
@@ -58,11 +58,11 @@ class Transform:
         return len(self.weights)
 
     @property
-    def dense_size(self) -> Dim:
+    def dense_size(self) -> int:
         """Elements of the whole matrix: its products for each transform."""
-        return self.samples * self.bins * prod(self.parts)
+        return self.samples * self.bins * math.prod(self.parts)
 
-    def stage_sizes(self, a: int) -> tuple[Dim, Dim]:
+    def stage_sizes(self, a: int) -> tuple[int, int]:
         """Products of either stage that ``n = a * b`` is split into."""
         x_parts, y_parts = self.parts
         return self.n * x_parts * 2 * a, 2 * self.n * -(-self.bins // a) * y_parts
@@ -86,7 +86,7 @@ class Transform:
             size = 4 * self.dense_size / 2**20
             raise Unsupported(f"the matrix of {self.n} samples takes {size:.0f} MiB")
 
-    def matrix(self, angles: Array, x_parts: Dim, y_parts: Dim) -> Array:
+    def matrix(self, angles: Array, x_parts: int, y_parts: int) -> Array:
         """[..., T, x_parts, K, y_parts] of ``angles`` [..., T, K], of which n make a turn."""
         factors = as_parts(turns(self.n)[self.direction * angles % self.n])
         return factors[..., :x_parts, :, :y_parts]
@@ -122,7 +122,7 @@ def _apply_transform(call: Call, x: Node, transform: Transform, name: str) -> No
 
 def product(call: Call, x: Node, matrix: Array) -> Node:
     """x [..., T, P] times [T, P, K, Q], as rows of K * Q."""
-    rows, columns = (prod(axes) for axes in (matrix.shape[:2], matrix.shape[2:]))
+    rows, columns = (math.prod(axes) for axes in (matrix.shape[:2], matrix.shape[2:]))
     flat = Reshape(name=call.derive("rows"), x=x, shape=(x.type.size // rows, rows))
     w = call.constant("matrix", matrix.reshape(rows, columns))
     return Gemm(name=call.derive("product"), x=flat, w=w)
@@ -169,8 +169,8 @@ def dft(call: Call) -> Node:
     (axis,) = normal((_scalar(call, 2, "axis", default),), x.type.rank)
     if axis == last:
         raise ValueError(f"axis {axis} holds the parts of numbers")
-    transform = _parse_transform(call, x.type.shape[axis], x.type.shape[-1])
-    if transform.samples < x.type.shape[axis]:
+    transform = _parse_transform(call, x.type.shape[axis], int(x.type.shape[-1]))
+    if decide(transform.samples < x.type.shape[axis]):
         x = along(call.derive("used"), x, axis, range(transform.samples))
     if axis == last - 1:
         return _apply_transform(call, x, transform, call.result)
@@ -181,7 +181,7 @@ def dft(call: Call) -> Node:
     return Transpose(name=call.result, x=bins, perm=back)
 
 
-def _parse_transform(call: Call, size: Dim, parts: Dim) -> Transform:
+def _parse_transform(call: Call, size: Dim, parts: int) -> Transform:
     """Transform of ``size`` samples or bins, with the attributes of a DFT."""
     backwards, onesided = bool(call.integer("inverse", 0)), bool(call.integer("onesided", 0))
     if onesided and parts != 1 + backwards:
@@ -189,20 +189,21 @@ def _parse_transform(call: Call, size: Dim, parts: Dim) -> Transform:
     n = _scalar(call, 1, "dft_length", 2 * (size - 1) if onesided and backwards else size)
     if n < 1 or parts not in (1, 2):
         raise Unsupported(f"of length {n}, and {parts} parts of a number")
-    call.reserve((min(size, n),), 8)
+    samples = int(decide_min(size, n))
+    call.reserve((samples,), 8)
     if not backwards:
         bins = n // 2 + 1 if onesided else n
-        return Transform(n, bins, np.ones(min(size, n)), (parts, 2))
+        return Transform(n, bins, np.ones(samples), (parts, 2))
     if not onesided:
-        return Transform(n, n, np.ones(min(size, n)), (parts, 2), 1, 1 / n)
-    halves = np.arange(min(size, n // 2 + 1))
+        return Transform(n, n, np.ones(samples), (parts, 2), 1, 1 / n)
+    halves = np.arange(int(decide_min(size, n // 2 + 1)))
     # Bins of the other half are the conjugates of these, but for the first and the middle one.
     weights = np.where(halves * 2 % n == 0, 1.0, 2.0)
     return Transform(n, n, weights, (2, 1), 1, 1 / n)
 
 
-def _scalar(call: Call, position: int, role: str, default: Dim) -> Dim:
-    return int(call.array(position, role).reshape(())) if call.has(position) else default
+def _scalar(call: Call, position: int, role: str, default: Dim) -> int:
+    return int(call.array(position, role).reshape(()) if call.has(position) else default)
 
 
 @importer("STFT")
@@ -211,11 +212,13 @@ def stft(call: Call) -> Node:
     shape = call.shape(0)
     if len(shape) not in (2, 3):
         raise Unsupported(f"of a signal of shape {shape}")
-    batch, length, parts = (*shape, 1)[:3]
+    batch, length = shape[:2]
+    parts = int(shape[2]) if len(shape) == 3 else 1
     step = _scalar(call, 1, "frame_step", 0)
     n = _scalar(call, 3, "frame_length", call.shape(2)[0] if call.has(2) else length)
     onesided = bool(call.integer("onesided", 1))
-    if parts not in (1, 2) or (onesided and parts == 2) or step < 1 or not 0 < n <= length:
+    is_frame = step >= 1 and n >= 1 and decide(n <= length)
+    if parts not in (1, 2) or (onesided and parts == 2) or not is_frame:
         raise Unsupported(f"frames of {n} in steps of {step} of a signal of shape {shape}")
     window = call.array(2, "window") if call.has(2) and call.is_known(2) else np.ones(n)
     if window.shape != (n,):
@@ -232,10 +235,11 @@ def stft(call: Call) -> Node:
     return _apply_transform(call, x, transform, call.result)
 
 
-def _in_one_product(call: Call, x: Node, transform: Transform, step: Dim) -> Node:
+def _in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node:
     """A Conv: the columns of the matrix are its kernels."""
     transform.check()
-    batch, length, parts = x.type.shape
+    batch, length, channels = x.type.shape
+    parts = int(channels)
     image = Reshape(name=call.derive("image"), x=x, shape=(batch, 1, length, parts))
     kernels = transform.dense().reshape(1, transform.n, parts, -1)
     w = call.constant("kernels", kernels)
@@ -244,9 +248,10 @@ def _in_one_product(call: Call, x: Node, transform: Transform, step: Dim) -> Nod
     return Reshape(name=call.result, x=bins, shape=shape)
 
 
-def frames(call: Call, x: Node, n: Dim, step: Dim) -> Node:
+def frames(call: Call, x: Node, n: int, step: int) -> Node:
     """x [B, L, P] as [B, F, n, P]."""
-    call.reserve(((x.type.shape[1] - n) // step + 1, n), 8)
-    starts = np.arange(0, x.type.shape[1] - n + 1, step)
+    length = int(x.type.shape[1])
+    call.reserve(((length - n) // step + 1, n), 8)
+    starts = np.arange(0, length - n + 1, step)
     indices = Constant(name=call.derive("indices"), value=starts[:, None] + np.arange(n))
     return Gather(name=call.derive("frames"), x=x, indices=indices, axis=1)

@@ -21,7 +21,7 @@ from quantglow.ir.ops import Expand, MatMul, Mul, ReduceSum, Reshape, Slice, Tra
 from quantglow.ir.ops.binary import Add
 from quantglow.ir.ops.convolution import Gemm
 from quantglow.ir.ops.groupwise import PackedWeights
-from quantglow.ir.symbolic.size import Dim, Shape, prod
+from quantglow.ir.symbolic.size import Dim, Shape, decide_equal, decide_max, prod
 from quantglow.support.arrays import Array
 
 BROADCAST = string.digits
@@ -47,10 +47,10 @@ def einsum(call: Call) -> Node:
     values = [
         writer.diagonal(Labeled(node, term)) for node, term in zip(call.nodes(), terms, strict=True)
     ]
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Dim] = {}
     for value in values:
         for label in value.labels:
-            sizes[label] = max(sizes.get(label, 1), value.size(label))
+            sizes[label] = decide_max(sizes.get(label, 1), value.size(label))
     result, *operands = (writer.widen(value, sizes) for value in values)
     for position, value in enumerate(operands, 1):
         later = set(output).union(*(v.labels for v in operands[position:]))
@@ -107,10 +107,10 @@ class EinsumContraction:
                 value = Labeled(node, remaining + label)
         return value
 
-    def widen(self, value: Labeled, sizes: dict[str, int]) -> Labeled:
+    def widen(self, value: Labeled, sizes: dict[str, Dim]) -> Labeled:
         """Axes of 1 broadcast to what other operands have."""
         shape = tuple(sizes[label] for label in value.labels)
-        if shape == value.node.type.shape:
+        if decide_equal(shape, value.node.type.shape):
             return value
         wide = Expand(name=self.call.derive("wide"), x=value.node, shape=shape)
         return Labeled(wide, value.labels)
@@ -157,7 +157,7 @@ class EinsumContraction:
         return Transpose(name=self.call.derive("moved"), x=x, perm=tuple(perm))
 
     def reshape(self, x: Node, shape: Shape) -> Node:
-        if x.type.shape == shape:
+        if decide_equal(x.type.shape, shape):
             return x
         return Reshape(name=self.call.derive("as"), x=x, shape=shape)
 
@@ -204,7 +204,7 @@ def row(call: Call, columns: Dim, beta: float) -> Node:
     """``beta * C`` as [N]."""
 
     def layout(c: Array) -> Array:
-        return np.broadcast_to(c.reshape(-1), (columns,))
+        return np.broadcast_to(c.reshape(-1), (int(columns),))
 
     if beta == 1:
         return call.weights(2, "row", layout)
@@ -272,6 +272,6 @@ def _product_with_weights(call: Call) -> Node:
         w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
         product = Gemm(name=call.result, x=x, w=w)
     shape = (*batch, *right[1:])
-    if shape == product.type.shape:
+    if decide_equal(shape, product.type.shape):
         return product
     return Reshape(name=call.derive("shape"), x=product, shape=shape)

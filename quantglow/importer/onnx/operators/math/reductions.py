@@ -22,7 +22,7 @@ from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.ops.unary import Abs, Exp, Log, Sqrt
-from quantglow.ir.symbolic.size import Dim, is_free, prod
+from quantglow.ir.symbolic.size import Dim, decide, fixed, is_free, prod
 from quantglow.ir.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)
@@ -56,9 +56,9 @@ class Reduction:
 
     def __init__(self, call: Call, rank: int) -> None:
         """Axes are an attribute in old opsets, an operand in new ones; none means all."""
-        axes = call.parameter("axes", 1)
-        if any(not -rank <= a < rank for a in axes or ()):
-            raise Unsupported(f"axes {list(axes or ())} are outside rank {rank}")
+        axes = fixed(call.parameter("axes", 1) or ())
+        if any(not -rank <= a < rank for a in axes):
+            raise Unsupported(f"axes {list(axes)} are outside rank {rank}")
         self.call = call
         self.keepdims = bool(call.integer("keepdims", 1))
         self.nothing = not axes and bool(call.integer("noop_with_empty_axes", 0))
@@ -139,9 +139,7 @@ def _of_integers(call: Call) -> Node:
     after = x
     if kind == "ReduceMean":
         shape = call.tensor(0).type.shape
-        count = 1
-        for axis in Reduction(call, len(shape)).axes:
-            count *= shape[axis]
+        count = int(prod(shape[axis] for axis in Reduction(call, len(shape)).axes))
         after = fn("idiv", x, constant_like(dtype, count))
     return _fold(call, functions[kind], before.get(kind, x), after)
 
@@ -185,7 +183,8 @@ def _fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     for axis in () if reducer.nothing else reducer.axes:
         if is_free(value.type.shape[axis]) and combine in _ONE_BY_ONE and wide is not DType.F32:
             value = _one_by_one(call, value, axis, _ONE_BY_ONE[combine])
-        while (size := value.type.shape[axis]) > 1:
+        while decide((size := value.type.shape[axis]) > 1):
+            size = int(size)
             half, odd = size // 2, size % 2
             ranges = [range(half), range(half, 2 * half), range(2 * half, size)]
             parts = [along(call.derive("half"), value, axis, r) for r in ranges[: 2 + odd]]
@@ -214,9 +213,9 @@ def scan(call: Call) -> Node:
     if call.integer("exclusive", 0):
         x = shift(call, x, axis, 1, backwards, neutral)
     reach = 1
-    while reach < length or not isinstance(x, Elementwise):
+    while decide(reach < length) or not isinstance(x, Elementwise):
         other = shift(call, x, axis, reach, backwards, neutral)
-        name = call.result if 2 * reach >= length else call.derive("part")
+        name = call.result if decide(2 * reach >= length) else call.derive("part")
         value = wrap(combine, dtype)
         x = Elementwise(name=name, args=(x, other), expression=value, out=ElementType(dtype))
         reach *= 2
@@ -225,7 +224,7 @@ def scan(call: Call) -> Node:
 
 def shift(call: Call, x: Node, axis: int, steps: int, backwards: bool, neutral: int) -> Node:
     """Each element moved on by so many steps; the neutral element moves in."""
-    length = x.type.shape[axis]
+    length = int(x.type.shape[axis])
     steps = min(steps, length)
     indices = range(steps, length) if backwards else range(length - steps)
     widths = tuple(steps if i == axis else 0 for i in range(x.type.rank))

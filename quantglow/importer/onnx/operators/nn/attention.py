@@ -17,7 +17,7 @@ from quantglow.ir.ops.expression import arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.loop import Loop
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, surely_equal
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, is_free, surely_equal
 
 BOTH = fn("and", arg(0), arg(1))
 LOWEST = -3.4028234663852886e38
@@ -78,11 +78,12 @@ def attend(steps: FusedNodes, query: Node, key: Node, value: Node, scores: Score
     of queries than of keys."""
     batch, heads, rows, _ = query.type.shape
     shared, columns = key.type.shape[1], key.type.shape[2]
-    if heads % shared:
+    if decide(heads % shared != 0):
         raise Unsupported(f"{heads} heads of queries do not share {shared} of keys")
     row = steps.iota((1, 1, rows, 1), 2)
     query = steps.scale(query, scores.scale)
-    if batch * heads * rows * columns > MOST_SCORES and rows > BLOCK_ROWS:
+    is_large = decide(batch * heads * rows * columns > MOST_SCORES)
+    if is_large and decide(rows > BLOCK_ROWS):
         return _in_blocks(steps, query, key, value, row, scores)
     return _at_once(steps, query, key, value, row, scores)
 
@@ -211,12 +212,12 @@ def turn(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bool
     """
     batch, heads, rows, size = x.type.shape
     many, _, pairs = cosine.type.shape
-    if 2 * pairs > size:
+    if decide(2 * pairs > size):
         raise Unsupported(f"{pairs} pairs are more than {size} elements")
     cosine, sine = (steps.reshape(a, many, 1, rows, pairs) for a in (cosine, sine))
-    front, tail = (
-        steps.parts(x, 3, (2 * pairs, size - 2 * pairs)) if 2 * pairs < size else (x, None)
-    )
+    has_tail = decide(2 * pairs < size)
+    sizes = (2 * pairs, size - 2 * pairs)
+    front, tail = steps.parts(x, 3, sizes) if has_tail else (x, None)
     if interleaved:
         apart = steps.reshape(front, batch, heads, rows, pairs, 2)
         low, high = (
@@ -249,7 +250,7 @@ def rotary_embedding(call: Call) -> Node:
         cosine, sine = look_up(steps, cosine, positions), look_up(steps, sine, positions)
     is_flat = x.type.rank == 3
     pairs = call.integer("rotary_embedding_dim", 0) // 2
-    if pairs and pairs != cosine.type.shape[-1]:
+    if pairs and decide(pairs != cosine.type.shape[-1]):
         cosine, sine = (steps.part(a, 2, 0, pairs) for a in (cosine, sine))
     heads = steps.heads(x, call.integer("num_heads", 0)) if is_flat else x
     rotated = turn(steps, heads, cosine, sine, bool(call.integer("interleaved", 0)))
@@ -296,6 +297,6 @@ def mask(steps: FusedNodes, columns: Dim) -> tuple[tuple[Node, ...], Node | None
 def extend(steps: FusedNodes, position: int, new: Node) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
-    if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
+    if not call.has(position) or (call.is_known(position) and decide_in(0, call.shape(position))):
         return new
     return steps.rename(steps.join(2, call.node(position), new), position - 3)

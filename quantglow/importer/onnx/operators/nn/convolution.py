@@ -26,7 +26,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.shape import Concat, Pad, Reshape
 from quantglow.ir.ops.windows import Pads, Pair
-from quantglow.ir.symbolic.size import Dim, Shape
+from quantglow.ir.symbolic.size import Dim, Shape, decide_max, fixed
 from quantglow.support.arrays import Array
 
 VOLUME_RANK = 5
@@ -75,12 +75,13 @@ def _pair(values: Shape, absent: int = 1) -> Pair:
     """(H, W) of attributes with one or two entries; one spatial axis becomes W."""
     if len(values) not in (1, 2):
         raise Unsupported(f"{len(values)} spatial axes are too many")
-    if min(values) < absent:
+    pair = fixed(values)
+    if min(pair) < absent:
         raise ValueError(f"{values} must be at least {absent}")
-    return (values[0], values[1]) if len(values) == 2 else (absent, values[0])
+    return (pair[0], pair[1]) if len(pair) == 2 else (absent, pair[0])
 
 
-def auto_padded(call: Call, windows: WindowGeometry, size: Pair) -> Pads:
+def auto_padded(call: Call, windows: WindowGeometry, size: tuple[Dim, Dim]) -> Pads:
     """Pads of windows that run over an input of ``size``."""
     mode = call.text("auto_pad", "NOTSET")
     if mode in ("NOTSET", ""):
@@ -88,7 +89,7 @@ def auto_padded(call: Call, windows: WindowGeometry, size: Pair) -> Pads:
     if mode == "VALID":
         return (0, 0, 0, 0)
     totals = [
-        max((-(-d // s) - 1) * s + r - d, 0)
+        int(decide_max((-(-d // s) - 1) * s + r - d, 0))
         for d, s, r in zip(size, windows.strides, windows.reach, strict=True)
     ]
     return _distribute(totals, upper=mode == "SAME_UPPER")
@@ -166,7 +167,7 @@ def _volume_conv_transpose(call: Call) -> Node:
     if call.attributes.get("output_shape") or call.text("auto_pad", "NOTSET") != "NOTSET":
         raise Unsupported("over three spatial axes it has pads of a wanted size")
     x, group = channels_last(call, call.node(0), call.value_name(0)), call.integer("group", 1)
-    kernel, pads = call.shape(1)[2:], _spatial_pads(call, 3)
+    kernel, pads = fixed(call.shape(1)[2:]), _spatial_pads(call, 3)
     strides, dilations = (call.integers(name, (1, 1, 1)) for name in ("strides", "dilations"))
     extra, around = call.integers("output_padding", (0, 0, 0)), dilations[0] * (kernel[0] - 1)
     wide = _with_borders(
@@ -207,7 +208,7 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     return along_span(call.derive("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
-def _with_borders(call: Call, x: Node, before: Dim, after: Dim) -> Node:
+def _with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
     if before < 0 or after < 0:
         cut = max(-before, 0), max(-after, 0)
@@ -299,7 +300,7 @@ def conv_transpose(call: Call) -> Node:
     return from_nhwc(call, convolved)
 
 
-def image_size(x: Node) -> Pair:
+def image_size(x: Node) -> tuple[Dim, Dim]:
     """(H, W) of an NHWC value."""
     return x.type.shape[1], x.type.shape[2]
 
@@ -315,7 +316,9 @@ def _transpose_kernel(w: Array, group: int) -> Array:
     return split.transpose(3, 4, 1, 0, 2).reshape(kh, kw, channels // group, group * o_group)
 
 
-def _transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple[Pads, Pair]:
+def _transposed_padding(
+    call: Call, windows: WindowGeometry, size: tuple[Dim, Dim]
+) -> tuple[Pads, Pair]:
     """(pads, output_padding) that give the result the size ONNX asks for."""
     extra = _pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
     mode = call.text("auto_pad", "NOTSET")

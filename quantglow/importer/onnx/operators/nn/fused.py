@@ -26,7 +26,7 @@ from quantglow.ir.ops.normalization import LayerNormalization, Softmax
 from quantglow.ir.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Gelu, Reciprocal, Sqrt, Swish
-from quantglow.ir.symbolic.size import Dim, prod, surely_equal
+from quantglow.ir.symbolic.size import Dim, decide, prod, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -66,7 +66,7 @@ class FusedNodes:
         scalar = Constant(name=self.call.derive("filling"), value=zero)
         return Expand(name=self.call.derive("zeros"), x=scalar, shape=tuple(shape))
 
-    def iota(self, shape: Sequence[Dim], axis: Dim) -> Node:
+    def iota(self, shape: Sequence[Dim], axis: int) -> Node:
         """0, 1, … along one axis; the others are 1."""
         return iota(self.call, shape, axis)
 
@@ -84,7 +84,7 @@ class FusedNodes:
         """Elements of one axis."""
         shape = x.type.shape
         axis %= len(shape)
-        if start == 0 and surely_equal((shape[axis],), (size,)):
+        if decide(start == 0) and surely_equal((shape[axis],), (size,)):
             return x
         starts = tuple(start if i == axis else 0 for i in range(len(shape)))
         sizes = tuple(size if i == axis else d for i, d in enumerate(shape))

@@ -23,7 +23,7 @@ from quantglow.ir.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Reshape, Transpose
 from quantglow.ir.ops.unary import Abs, Reciprocal, Sqrt
-from quantglow.ir.symbolic.size import Dim, Shape, prod
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal, fixed, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -79,7 +79,7 @@ def _by_constants(call: Call, x: Node, row: Shape, epsilon: float) -> Node:
     """Rows normalized, times gamma plus beta, which are known."""
 
     def flat(array: Array) -> Array:
-        return np.broadcast_to(array, row).reshape(-1)
+        return np.broadcast_to(array, fixed(row)).reshape(-1)
 
     gamma = call.weights(1, "gamma", flat)
     beta = call.weights(2, "beta", flat) if call.has(2) else None
@@ -124,7 +124,7 @@ def _moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list
 
 def _in_rows(call: Call, x: Node, columns: Dim, operator: Callable[[str, Node], Node]) -> Node:
     """``operator(name, x)`` on x as rows of so many columns, and back to the shape of x."""
-    if x.type.shape[-1:] == (columns,):
+    if decide_equal(x.type.shape[-1:], (columns,)):
         return operator(call.result, x)
     shape = (x.type.size // columns, columns)
     rows = Reshape(name=call.derive("rows"), x=x, shape=shape)
@@ -158,7 +158,7 @@ def instance_normalization(call: Call) -> Node:
 def group_normalization(call: Call) -> Node:
     """Rows are the channels of one group.  (The form of opset 18 is not valid any more.)"""
     channels, groups = call.shape(0)[1], call.integer("num_groups", 1)
-    if groups < 1 or channels % groups:
+    if groups < 1 or decide(channels % groups != 0):
         raise Unsupported(f"{channels} channels do not make {groups} groups")
     return group(call, groups)
 
@@ -180,10 +180,10 @@ def group(call: Call, groups: Dim) -> Node:
     return Add(name=call.result, x=scaled, y=beta)
 
 
-def _of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> Node:
+def _of_channels(call: Call, position: int, tag: str, shape: Shape) -> Node:
     """An operand with one element for each channel, known or computed."""
     if call.is_known(position):
-        return call.constant(tag, call.array(position, tag).reshape(shape))
+        return call.constant(tag, call.array(position, tag).reshape(fixed(shape)))
     return Reshape(name=call.derive(tag), x=call.node(position), shape=shape)
 
 

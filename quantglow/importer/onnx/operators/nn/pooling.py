@@ -30,7 +30,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.binary import Mul, Pow
 from quantglow.ir.ops.pooling import AveragePool, MaxPool, ReduceMax, ReduceMean
 from quantglow.ir.ops.unary import Abs
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import Shape, decide_max
 
 
 @importer("MaxPool")
@@ -121,5 +121,6 @@ def _whole(pool: AveragePool) -> AveragePool:
     for axis in (0, 1):
         reach = pool.dilations[axis] * (pool.kernel[axis] - 1) + 1
         last = (pool.type.shape[axis + 1] - 1) * pool.strides[axis]
-        after.append(max(last + reach - pool.x.type.shape[axis + 1] - pool.pads[axis], 0))
+        missing = last + reach - pool.x.type.shape[axis + 1] - pool.pads[axis]
+        after.append(int(decide_max(missing, 0)))
     return replace(pool, pads=(*pool.pads[:2], after[0], after[1]), ceil_mode=False)

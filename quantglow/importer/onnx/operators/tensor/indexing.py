@@ -19,7 +19,16 @@ from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import MOST_INDEX, misplaced_index, out_of_range
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod, surely_equal
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    Size,
+    decide,
+    decide_equal,
+    fixed,
+    prod,
+    surely_equal,
+)
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -27,7 +36,8 @@ INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 
 
 def reshape(call: Call, x: Node, shape: Shape) -> Node:
-    return x if x.type.shape == shape else Reshape(name=call.derive("as"), x=x, shape=shape)
+    is_alike = decide_equal(x.type.shape, shape)
+    return x if is_alike else Reshape(name=call.derive("as"), x=x, shape=shape)
 
 
 def _move(call: Call, x: Node, perm: Sequence[int]) -> Node:
@@ -39,14 +49,15 @@ def _move(call: Call, x: Node, perm: Sequence[int]) -> Node:
 def iota(call: Call, shape: Sequence[Dim], axis: int) -> Node:
     """0, 1, … along one axis of ``len(shape)``; the others are 1."""
     sizes = tuple(d if i == axis else 1 for i, d in enumerate(shape))
-    if is_free(shape[axis]):
-        numbers = counting(call.derive("numbers"), call.derive("count"), 0, shape[axis])
+    length = shape[axis]
+    if isinstance(length, Size):
+        numbers = counting(call.derive("numbers"), call.derive("count"), 0, length)
         return Reshape(name=call.derive("iota"), x=numbers, shape=sizes)
-    value = np.arange(shape[axis], dtype=np.int64).reshape(sizes)
+    value = np.arange(length, dtype=np.int64).reshape(fixed(sizes))
     return Constant(name=call.derive("iota"), value=value)
 
 
-def row_major_strides(shape: Sequence[Dim]) -> list[int]:
+def row_major_strides(shape: Sequence[Dim]) -> list[Dim]:
     """Row-major, in elements."""
     return [prod(shape[i + 1 :]) for i in range(len(shape))]
 
@@ -149,7 +160,7 @@ def from_the_begin(call: Call, indices: Node, length: Dim) -> Node:
 
 def _check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
-    if positions.size and (most := int(positions.max())) >= misplaced_index(0) - MOST_INDEX:
+    if positions.size and (most := int(positions.max())) >= int(misplaced_index(0)) - MOST_INDEX:
         error = out_of_range(node.name, most, most)
         raise ValueError(
             f"index {error.index} is out of range for an axis of length {error.length}"
@@ -160,16 +171,17 @@ def check_known(call: Call, length: Dim) -> None:
     """Raise ``ValueError`` for known indices (operand 1) that are out of range for an axis."""
     if call.is_known(1):
         indices = call.array(1, "indices")
-        outside = indices[(indices < -length) | (indices >= length)]
-        if outside.size:
-            raise ValueError(f"index {outside[0]} is out of range for an axis of length {length}")
+        for index in indices.reshape(-1).tolist():
+            if decide(index >= -length) and decide(index < length):
+                continue
+            raise ValueError(f"index {index} is out of range for an axis of length {length}")
 
 
-def dot(terms: Sequence[tuple[Expr, int]]) -> Expr:
+def dot(terms: Sequence[tuple[Expr, Dim]]) -> Expr:
     """The sum of products with constants."""
     total: Expr = lconst(0)
     for index, stride in terms:
-        product = index if stride == 1 else fn("imul", index, lconst(stride))
+        product = index if decide(stride == 1) else fn("imul", index, lconst(stride))
         total = product if total == lconst(0) else fn("iadd", total, product)
     return total
 
@@ -192,13 +204,13 @@ def element_positions(
     ``axis``.  ``trusted``: they are in range.  ``Unsupported``: along another axis there are more
     indices than elements, and those of the next row would be taken."""
     for other, (size, length) in enumerate(zip(indices.type.shape, shape, strict=True)):
-        if other != axis and size > length:
+        if other != axis and decide(size > length):
             raise Unsupported(f"it has {size} indices along axis {other} of {length} elements")
     strides = row_major_strides(shape)
     bound = Bound.of(fn("int64", arg(0)), shape[axis])
     terms, args = [(arg(0) if trusted else bound.index, strides[axis])], [indices]
     for other, size in enumerate(indices.type.shape):
-        if other != axis and size > 1:
+        if other != axis and decide(size > 1):
             terms.append((arg(len(args)), strides[other]))
             args.append(iota(call, indices.type.shape, other))
     return positions(call, "positions", dot(terms), args, [] if trusted else [bound])
@@ -209,7 +221,7 @@ def _are_below(indices: Node, length: Dim) -> bool:
     if isinstance(indices, Reshape | Slice | Expand):
         return _are_below(indices.x, length)
     return isinstance(indices, Constant) and bool(
-        ((indices.value >= 0) & (indices.value < length)).all()
+        indices.value.min(initial=0) >= 0 and decide(int(indices.value.max(initial=-1)) < length)
     )
 
 
@@ -228,10 +240,10 @@ def gather_elements(call: Call) -> Node:
 def gather_nd(call: Call) -> Node:
     """The last axis of the indices holds coordinates of the first axes of x, behind the batch."""
     x, indices = call.tensor(0), call.tensor(1)
-    batch, depth = call.integer("batch_dims", 0), indices.type.shape[-1]
+    batch, depth = call.integer("batch_dims", 0), int(indices.type.shape[-1])
     sizes, inner = x.type.shape[: batch + depth], x.type.shape[batch + depth :]
     outer = indices.type.shape[:-1]
-    if outer[:batch] != x.type.shape[:batch]:
+    if not decide_equal(outer[:batch], x.type.shape[:batch]):
         raise ValueError(f"indices {indices.type} are not of the batch of {x.type}")
     if not batch and (axes := counted_axes(indices, sizes)):
         return _spread(call, x, axes, (*outer, *inner))
@@ -247,7 +259,7 @@ def gather_nd(call: Call) -> Node:
     return reshape(call, gathered, (*outer, *inner))
 
 
-def _spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
+def _spread(call: Call, x: Node, axes: Sequence[int], shape: Shape) -> Node:
     """x with its first axes at ``axes`` of a shape, and repeated along those between."""
     last = len(shape) - (x.type.rank - len(axes))
     x_axes = {*axes, *range(last, len(shape))}
@@ -404,7 +416,7 @@ def trilu(call: Call) -> Node:
     rows, columns = x.type.shape[-2:]
     k = int(call.array(1, "k").reshape(())) if call.has(1) else 0
     name, is_upper = call.derive("kept"), bool(call.integer("upper", 1))
-    if is_free(rows) or is_free(columns):
+    if isinstance(rows, Size) or isinstance(columns, Size):
         numbers = [iota(call, (rows, columns), axis) for axis in (1, 0)]
         diagonal = fn("ge" if is_upper else "le", fn("isub", arg(0), arg(1)), lconst(k))
         boolean = ElementType(DType.BOOL)

@@ -25,7 +25,14 @@ from quantglow.ir.ops.expression import Expr, arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.primitives import Elementwise
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, likely, surely_equal
+from quantglow.ir.symbolic.size import (
+    Shape,
+    Size,
+    decide,
+    decide_equal,
+    likely,
+    surely_equal,
+)
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -54,9 +61,8 @@ def counted_axes(indices: Node, sizes: Shape) -> list[int] | None:
         if fitting is None:
             return None
         counted.append(fitting)
-    return (
-        counted if all(outer[a] == size for a, size in zip(counted, sizes, strict=True)) else None
-    )
+    is_all = all(decide(outer[a] == size) for a, size in zip(counted, sizes, strict=True))
+    return counted if is_all else None
 
 
 def _coordinate_axes(indices: Node, number: int) -> list[int]:
@@ -179,9 +185,9 @@ class IndexSpan:
 
     start: Node
     length: int
-    bound: Dim | None
+    bound: int | None
 
-    def indices(self, call: Call, bound: Dim) -> Elementwise:
+    def indices(self, call: Call, bound: int) -> Elementwise:
         """The integers, or ``bound`` where the start is negative [length]."""
         start = Reshape(name=call.derive("start"), x=self.start, shape=(1,))
         steps = Constant(name=call.derive("steps"), value=np.arange(self.length))
@@ -195,7 +201,7 @@ class IndexSpan:
         )
 
 
-def _span_between(start: Node, end: Node, length: Dim | None = None) -> IndexSpan | None:
+def _span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan | None:
     """The span from a computed start to a computed end, if its length is known; ``length``: that of
     the axis that it is a part of."""
     kinds = {start.type.dtype, end.type.dtype}
@@ -225,11 +231,12 @@ def slice_computed(call: Call) -> Node | None:
     if call.opset < 10 or not _in_loop(call, 1, 2):
         return None
     x = call.tensor(0)
-    axes = normal(call.parameter("axes", 3) or tuple(range(call.tensor(1).type.size)), x.type.rank)
-    if len(axes) != 1 or (call.parameter("steps", 4) or (1,)) != (1,):
+    every = range(int(call.tensor(1).type.size))
+    axes = normal(call.parameter("axes", 3) or every, x.type.rank)
+    if len(axes) != 1 or not decide_equal(call.parameter("steps", 4) or (1,), (1,)):
         return None
     size = x.type.shape[axes[0]]
-    if is_free(size):
+    if isinstance(size, Size):
         return None
     span = _span_between(call.tensor(1), call.tensor(2), size)
     if span is None or span.bound != size:

@@ -39,11 +39,21 @@ from quantglow.ir.ops.expression import Expr, arg, const, lconst, polynomial
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.resize import MAX_WEIGHTS, AntialiasedResize, Resize
 from quantglow.ir.ops.shape import Concat, Transpose
-from quantglow.ir.symbolic.size import Dim, integer, is_free, likely, prod, surely_divides
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Size,
+    decide,
+    decide_equal,
+    integer,
+    is_free,
+    likely,
+    prod,
+    surely_divides,
+)
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
-Number = TypeVar("Number", int, float)
+Entry = TypeVar("Entry")
 
 MAX_FACTOR = 64
 """Numerator and denominator of a scale by which free sizes are multiplied, at most: products with
@@ -83,7 +93,7 @@ def resize(call: Call) -> Node:
             call, *_from_scales(call, _scale_operand(call, 1)), "asymmetric", "floor"
         )
     _refuse_exotic(call)
-    if call.has(3) and call.shape(3) != (0,):
+    if call.has(3) and not decide_equal(call.shape(3), (0,)):
         sizes, scales = _from_sizes(call)
     else:
         sizes, scales = _from_scales(call, _scale_operand(call, 2))
@@ -99,7 +109,7 @@ def _refuse_exotic(call: Call) -> None:
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
 
 
-def _check_weights(before: Sequence[Dim], after: Sequence[int]) -> None:
+def _check_weights(before: Sequence[Dim], after: Sequence[Dim]) -> None:
     """Raise ``Unsupported`` for images whose antialiasing takes too many weights."""
     if max(likely(a) * likely(b) for a, b in zip(before, after, strict=True)) > MAX_WEIGHTS:
         raise Unsupported(f"antialiasing of an axis with more than {MAX_WEIGHTS} weights")
@@ -109,13 +119,13 @@ def _scale_operand(call: Call, position: int) -> list[float]:
     return [float(np.float32(s)) for s in call.array(position, "scales").reshape(-1)]
 
 
-def _from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]]:
+def _from_scales(call: Call, scales: list[float]) -> tuple[list[Dim], list[float]]:
     """(sizes, scales) of every axis."""
     dims = call.shape(0)
     full = _spread(call, scales, [1.0] * len(dims))
     if not all(math.isfinite(s) and s > 0 for s in full):
         raise ValueError(f"scales {full} must be positive")
-    if prod(full) * likely(prod(dims)) > MAX_ELEMENTS:
+    if math.prod(full) * likely(prod(dims)) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
     return [_scale(d, s) for d, s in zip(dims, full, strict=True)], full
 
@@ -123,12 +133,12 @@ def _from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float
 def _scale(size: Dim, scale: float) -> Dim:
     """``floor(size * scale)``; a free size stays so where a fraction gives what the rounded product
     gives."""
-    if is_free(size):
+    if isinstance(size, Size):
         fraction, limit = _exact_fraction(scale)
-        if fraction is not None and (limit is None or size < limit):
+        if fraction is not None and (limit is None or decide(size < limit)):
             return size * fraction.numerator // fraction.denominator
     # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
-    return math.floor(np.float32(size) * np.float32(scale))
+    return math.floor(np.float32(float(size)) * np.float32(scale))
 
 
 @cache
@@ -157,10 +167,10 @@ def _ratio(size: Dim, dim: Dim) -> float:
     """``size / dim``, which no shape changes if a free size is so many times as large."""
     whole = size // dim
     exact = not is_free(whole) and surely_divides(dim, size)
-    return float(whole) if exact else size / dim
+    return float(whole) if exact else float(size) / float(dim)
 
 
-def _spread(call: Call, entries: list[Number], default: list[Number]) -> list[Number]:
+def _spread(call: Call, entries: list[Entry], default: list[Entry]) -> list[Entry]:
     """Entries for ``axes`` (opset 18), the default elsewhere."""
     rank = len(default)
     axes = normal(call.integers("axes", range(rank)), rank)
@@ -185,7 +195,7 @@ def _resize_node(
         raise Unsupported(f"interpolation mode {mode!r}")
     if coordinates not in COORDINATES:
         raise Unsupported(f"coordinate transformation {coordinates!r}")
-    if tuple(sizes[:2]) != call.shape(0)[:2]:
+    if not decide_equal(sizes[:2], call.shape(0)[:2]):
         raise Unsupported("resizes the batch or channel axis")
     x = to_nhwc(call)
     h, w = ([1] * 2 + sizes[2:])[-2:]
@@ -218,8 +228,8 @@ class ResampledAxis:
         """In pixels."""
         moved = fn("add", self.coordinate, const(1))
         if self.align:
-            return fn("mul", moved, const((self.size - 1) / 2))
-        return fn("sub", fn("mul", moved, const(self.size / 2)), const(0.5))
+            return fn("mul", moved, const((float(self.size) - 1) / 2))
+        return fn("sub", fn("mul", moved, const(float(self.size) / 2)), const(0.5))
 
     def pad(self, place: Expr) -> Expr:
         """A place brought into the image unless it is padded with zeros."""
@@ -227,11 +237,12 @@ class ResampledAxis:
             return place
         if self.padding == "reflection":
             place = self._reflect(place)
-        return fn("fmin", fn("fmax", place, const(0)), const(self.size - 1))
+        return fn("fmin", fn("fmax", place, const(0)), const(float(self.size) - 1))
 
     def _reflect(self, place: Expr) -> Expr:
         """Mirrored at both edges as often as needed."""
-        low, span = (0.0, self.size - 1) if self.align else (-0.5, self.size)
+        size = float(self.size)
+        low, span = (0.0, size - 1) if self.align else (-0.5, size)
         if not span:
             return const(0)
         distance = fn("abs", fn("sub", place, const(low)))
@@ -247,7 +258,7 @@ class ResampledAxis:
 
     def inside(self, place: Expr) -> Expr:
         """Whether a whole position is in the image."""
-        return fn("and", fn("ge", place, const(0)), fn("le", place, const(self.size - 1)))
+        return fn("and", fn("ge", place, const(0)), fn("le", place, const(float(self.size) - 1)))
 
 
 @importer("GridSample")
@@ -260,7 +271,7 @@ def grid_sample(call: Call) -> Node:
         raise Unsupported(f"interpolation mode {mode!r}")
     x = channels_last(call, call.node(0), call.value_name(0))
     n, h, w, c = x.type.shape
-    if call.shape(1)[0] != n:
+    if decide(call.shape(1)[0] != n):
         raise ValueError(f"{n} images for {call.shape(1)[0]} grids")
     args = [*coordinates(call, call.node(1))]
     args.append(iota(call, args[0].type.shape, 0))
@@ -368,7 +379,7 @@ def affine_grid(call: Call) -> Node:
     """Every place of the image (x, y, 1) or volume (x, y, z, 1), times the matrix of its sample."""
     theta, size = call.node(0), call.array(1, "size").reshape(-1)
     rank = len(size) - 2
-    if theta.type.shape != (size[0], rank, rank + 1):
+    if not decide_equal(theta.type.shape, (size[0], rank, rank + 1)):
         raise ValueError(f"theta has shape {theta.type.shape}, the size is {size.tolist()}")
     align = bool(call.integer("align_corners", 0))
     call.reserve([int(length) for length in size[2:]], 16 * (rank + 1))

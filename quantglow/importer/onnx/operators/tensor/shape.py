@@ -7,6 +7,7 @@ operators.  An operator on values of rank 3 (one spatial axis) runs as an image 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
@@ -19,6 +20,10 @@ from quantglow.ir.symbolic.size import (
     Dim,
     Shape,
     broadcast_shapes,
+    decide,
+    decide_in,
+    decide_max,
+    fixed,
     has_free,
     integers,
     is_free,
@@ -105,12 +110,15 @@ def reshape(call: Call) -> Node:
     dims = call.parameter("shape", 1) or ()
     x = call.tensor(0)
     if not call.integer("allowzero", 0):
-        if any(d == 0 and i >= x.type.rank for i, d in enumerate(dims)):
+        is_kept = [decide(d == 0) for d in dims]
+        if any(is_kept[x.type.rank :]):
             raise ValueError(f"shape {dims} keeps dimensions that {x.type.shape} has not")
-        dims = tuple(x.type.shape[i] if d == 0 else d for i, d in enumerate(dims))
-    if -1 in dims:
-        fixed_size = prod(d for d in dims if d != -1)
-        dims = tuple(x.type.size // max(fixed_size, 1) if d == -1 else d for d in dims)
+        dims = tuple(x.type.shape[i] if kept else dims[i] for i, kept in enumerate(is_kept))
+    if decide_in(-1, dims):
+        is_rest = [decide(d == -1) for d in dims]
+        stated = prod(d for d, is_open in zip(dims, is_rest, strict=True) if not is_open)
+        open_size = x.type.size // decide_max(stated, 1)
+        dims = tuple(open_size if is_open else d for d, is_open in zip(dims, is_rest, strict=True))
     return _reshape_node(call, x, dims)
 
 
@@ -145,8 +153,9 @@ def _reshape_node(call: Call, x: Node, dims: Shape) -> Node:
     return Reshape(name=call.result, x=x, shape=dims)
 
 
-def normal(axes: Shape, rank: Dim) -> tuple[int, ...]:
+def normal(axes: Iterable[Dim], rank: int) -> tuple[int, ...]:
     """Axes counted from the front.  Raises ``ValueError`` outside the rank."""
+    axes = fixed(axes)
     if any(not -rank <= a < rank for a in axes):
         raise ValueError(f"axes {axes} are outside rank {rank}")
     return tuple(a + rank if a < 0 else a for a in axes)
@@ -163,7 +172,8 @@ def transpose(call: Call) -> Node:
 def concat(call: Call) -> Node:
     """Parts without elements, which must be known, are left out."""
     positions = range(len(call.proto.input))
-    parts = [call.tensor(i) for i in positions if not call.is_known(i) or 0 not in call.shape(i)]
+    is_empty = [call.is_known(i) and decide_in(0, call.shape(i)) for i in positions]
+    parts = [call.tensor(i) for i in positions if not is_empty[i]]
     if len(parts) == 1:
         return parts[0]
     (axis,) = normal((call.integer("axis", 1),), parts[0].type.rank)
@@ -181,18 +191,18 @@ def expand(call: Call) -> Node:
 def tile(call: Call) -> Node:
     """Each repeated axis d gets an axis of 1 before it, which expands and is joined to d."""
     x = call.tensor(0)
-    repeats = call.array(1, "repeats").tolist()
-    if 0 in repeats:
+    repeats: list[Dim] = call.array(1, "repeats").tolist()
+    if decide_in(0, repeats):
         raise Unsupported(f"repeats {repeats} leave no elements")
-    if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
+    if len(repeats) != x.type.rank or any(decide(repeat < 1) for repeat in repeats):
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
-    if prod(repeats) * x.type.size > MAX_ELEMENTS:
+    if decide(prod(repeats) * x.type.size > MAX_ELEMENTS):
         raise Unsupported(f"repeats {repeats} make more than {MAX_ELEMENTS} elements")
-    apart: list[int] = []
-    wide: list[int] = []
+    apart: list[Dim] = []
+    wide: list[Dim] = []
     for d, r in zip(x.type.shape, repeats, strict=True):
-        apart += [1, d] if r > 1 else [d]
-        wide += [r, d] if r > 1 else [d]
+        apart += [1, d] if decide(r > 1) else [d]
+        wide += [r, d] if decide(r > 1) else [d]
     joined = tuple(d * r for d, r in zip(x.type.shape, repeats, strict=True))
     x = Reshape(name=call.derive("apart"), x=x, shape=tuple(apart))
     x = Expand(name=call.derive("wide"), x=x, shape=tuple(wide))
@@ -232,7 +242,7 @@ def blocks(call: Call, x: Node, split: Shape, perm: tuple[int, ...], joined: Sha
 @importer("EyeLike")
 def eye_like(call: Call) -> Array:
     """Ones on the k-th diagonal: known although the operand is not."""
-    rows, columns = call.shape(0)
+    rows, columns = fixed(call.shape(0))
     onnx_type = call.integer("dtype", 0) or value_onnx_type(call.value(0))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx_type)
     call.reserve((rows, columns), dtype.itemsize)
@@ -242,8 +252,8 @@ def eye_like(call: Call) -> Array:
 def sequence(call: Call) -> Array | Node:
     """``start + i * delta`` up to ``limit``, which it does not reach."""
     start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))
-    is_free_range = has_free(start) or has_free(limit)
-    if is_free_range and not has_free(delta) and delta == 1 and start.item() >= 0:
+    is_free_range = (has_free(start) or has_free(limit)) and not has_free(delta)
+    if is_free_range and delta == 1 and decide(start.item() >= 0):
         return counting(call.derive("all"), call.result, start.item(), limit.item())
     if not delta:
         raise ValueError("delta is 0")
@@ -252,7 +262,7 @@ def sequence(call: Call) -> Array | Node:
     return np.asarray(start + np.arange(count) * delta, start.dtype)
 
 
-def counting(whole: str, name: str, start: int, limit: Dim) -> Node:
+def counting(whole: str, name: str, start: Dim, limit: Dim) -> Node:
     """The integers from ``start`` to below ``limit``, which are free: a part of a longer constant,
     so that there is a largest."""
     most = max(FEWEST_NUMBERS, 4 << (likely(limit) - 1).bit_length())

@@ -29,7 +29,17 @@ from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice
-from quantglow.ir.symbolic.size import Dim, Shape, is_free, prod
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    decide,
+    decide_equal,
+    decide_max,
+    decide_min,
+    fixed,
+    is_free,
+    prod,
+)
 
 MOST_SLICES = 16
 """Parts of a Gather: more of them are a look-up table, which slices are not made for."""
@@ -47,7 +57,7 @@ def slice_(call: Call) -> Node:
     steps = call.parameter("steps", 4) or (1,) * len(starts)
     spans = [SliceRange(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        spans[axis] = _clamp(start, end, step, x.type.shape[axis])
+        spans[axis] = _clamp(start, end, int(step), x.type.shape[axis])
     return _slice_axes(call.result, x, spans)
 
 
@@ -70,18 +80,18 @@ class SliceRange(NamedTuple):
         return SliceRange(indices.start if indices else 0, len(indices), indices.step)
 
 
-def _clamp(start: int, end: int, step: int, size: Dim) -> SliceRange:
+def _clamp(start: Dim, end: Dim, step: int, size: Dim) -> SliceRange:
     """``range(size)[start:end:step]``"""
     if not step:
         raise ValueError("slice step cannot be zero")
     low, high = (0, size) if step > 0 else (-1, size - 1)
-    start, end = (_within(at + size if at < 0 else at, low, high) for at in (start, end))
+    start, end = (_within(at + size if decide(at < 0) else at, low, high) for at in (start, end))
     count = (end - start + step - 1) // step if step > 0 else (start - end - step - 1) // -step
-    return SliceRange(start, count, step) if count > 0 else SliceRange(0, 0, step)
+    return SliceRange(start, count, step) if decide(count > 0) else SliceRange(0, 0, step)
 
 
 def _within(at: Dim, low: int, high: Dim) -> Dim:
-    return low if at < low else high if at > high else at
+    return low if decide(at < low) else high if decide(at > high) else at
 
 
 def _slice_axes(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
@@ -125,8 +135,8 @@ def _gather_slices(call: Call, x: Node, axis: int) -> Result | None:
     indices = call.array(1, "indices")
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
     if not indices.size:
-        return np.zeros(shape, x.type.dtype.numpy)
-    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
+        return np.zeros(fixed(shape), x.type.dtype.numpy)
+    (*chosen,) = normal(indices.reshape(-1).tolist(), int(x.type.shape[axis]))
     if len(indices.shape) == 1:
         return few_slices(call, call.result, x, axis, chosen)
     rows = few_slices(call, call.derive("rows"), x, axis, chosen)
@@ -172,13 +182,13 @@ def split(call: Call) -> list[Result]:
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     results: list[Result] = []
-    start = 0
+    start: Dim = 0
     for i, size in enumerate(_split_sizes(call, x.type.shape[axis])):
-        if size:
+        if decide(size != 0):
             results.append(along_span(call.result_name(i), x, axis, SliceRange(start, size)))
         else:
             shape = tuple(0 if a == axis else d for a, d in enumerate(x.type.shape))
-            results.append(np.zeros(shape, x.type.dtype.numpy))
+            results.append(np.zeros(fixed(shape), x.type.dtype.numpy))
         start += size
     return results
 
@@ -188,12 +198,13 @@ def _split_sizes(call: Call, length: Dim) -> Shape:
     parts = call.parameter("split", 1)
     count = len(call.proto.output)
     if parts:
-        if len(parts) != count or sum(parts) != length or min(parts) < 0:
+        fits = len(parts) == count and decide(sum(parts) == length)
+        if not fits or any(decide(part < 0) for part in parts):
             raise ValueError(f"parts of {parts} do not make {count} outputs of {length}")
         return parts
     size = -(-length // count)
     sizes = (*(size,) * (count - 1), length - size * (count - 1))
-    if sizes[-1] < 1 or (call.opset < 18 and sizes[-1] != size):
+    if decide(sizes[-1] < 1) or (call.opset < 18 and decide(sizes[-1] != size)):
         raise ValueError(f"{length} elements do not split into {count} parts")
     return sizes
 
@@ -204,14 +215,14 @@ def pad(call: Call) -> Node:
     x = call.tensor(0)
     before, after = _pad_widths(call, x.type.rank)
     spans = [
-        SliceRange(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
+        SliceRange(decide_max(-b, 0), decide_max(d + decide_min(a, 0) - decide_max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
     ]
-    if not all(span.size for span in spans):
+    if not all(decide(span.size != 0) for span in spans):
         raise Unsupported("its negative pads leave no elements of an axis")
-    before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
-    widened = any(before) or any(after)
-    if [k.size for k in spans] != list(x.type.shape):
+    before, after = [decide_max(b, 0) for b in before], [decide_max(a, 0) for a in after]
+    widened = any(decide(width != 0) for width in (*before, *after))
+    if not decide_equal([span.size for span in spans], x.type.shape):
         x = _slice_axes(call.derive("cut") if widened else call.result, x, spans)
     mode = call.text("mode", "constant")
     if mode != "constant":
@@ -233,27 +244,29 @@ def _pad_value(call: Call) -> float:
     return call.number("value", 0.0)
 
 
-def _pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
+def _pad_widths(call: Call, rank: int) -> tuple[list[Dim], list[Dim]]:
     """Widths before and after every axis; ``axes`` may choose some."""
     widths = call.parameter("pads", 1) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(rank)), rank)
     _check_different(axes)
     if len(widths) != 2 * len(axes):
         raise ValueError(f"pads {widths} do not fit {len(axes)} axes")
-    before, after = [0] * rank, [0] * rank
+    before: list[Dim] = [0] * rank
+    after: list[Dim] = [0] * rank
     for i, axis in enumerate(axes):
         before[axis], after[axis] = widths[i], widths[i + len(axes)]
     return before, after
 
 
-def _mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
+def _mirror(call: Call, x: Node, mode: str, before: list[Dim], after: list[Dim]) -> Node:
     """Pads made of slices of x itself, one axis after the other."""
     if mode not in _BORDERS:
         raise Unsupported(f"pad mode {mode!r}")
-    padded = [i for i in range(x.type.rank) if before[i] or after[i]]
+    padded = [i for i in range(x.type.rank) if decide(before[i] != 0) or decide(after[i] != 0)]
     for axis in padded:
         size = x.type.shape[axis]
-        if max(before[axis], after[axis]) > size - (mode == "reflect") and mode != "edge":
+        widest = decide_max(before[axis], after[axis])
+        if decide(widest > size - (mode == "reflect")) and mode != "edge":
             raise Unsupported(f"{mode} pads wider than axis {axis} of {size}")
         left, right = _BORDERS[mode](size, before[axis], after[axis])
         parts = [border(call, x, axis, left, before[axis]), x]
@@ -263,12 +276,12 @@ def _mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int])
     return x
 
 
-def border(call: Call, x: Node, axis: int, span: SliceRange, width: int) -> Node | None:
+def border(call: Call, x: Node, axis: int, span: SliceRange, width: Dim) -> Node | None:
     """``width`` rows of x at ``span``; a single row is repeated."""
-    if not width:
+    if not decide(width != 0):
         return None
     part = along_span(call.derive("border"), x, axis, span)
-    if span.size == width:
+    if decide(span.size == width):
         return part
     shape = tuple(width if i == axis else d for i, d in enumerate(part.type.shape))
     return Expand(name=call.derive("border"), x=part, shape=shape)
@@ -286,7 +299,7 @@ _BORDERS = {
 def scatter_elements(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    if updates.type.shape != indices.type.shape:
+    if not decide_equal(updates.type.shape, indices.type.shape):
         raise ValueError(f"updates are {updates.type}, indices {indices.type}, of other shape")
     rows = element_positions(call, x.type.shape, indices, axis)
     return _scatter(call, x, rows, updates, 1)
@@ -295,9 +308,10 @@ def scatter_elements(call: Call) -> Node:
 @importer("ScatterND")
 def scatter_nd(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
-    depth = indices.type.shape[-1]
+    depth = int(indices.type.shape[-1])
     sizes = x.type.shape[:depth]
-    if updates.type.shape != (*indices.type.shape[:-1], *x.type.shape[depth:]):
+    expected = (*indices.type.shape[:-1], *x.type.shape[depth:])
+    if not decide_equal(updates.type.shape, expected):
         raise ValueError(f"updates are {updates.type}, which indices {indices.type} do not fit")
     bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
     terms = [(bound.index, s) for bound, s in zip(bounds, row_major_strides(sizes), strict=True)]
@@ -340,7 +354,7 @@ def write(
         if start is not None:
             start_index = fn("int64", arg(1))
             index = fn("select", fn("ge", start_index, lconst(0)), step, start_index)
-    terms = [(step, 1)]
+    terms: list[tuple[Expr, Dim]] = [(step, 1)]
     for other, stride in enumerate(row_major_strides(sizes)[:-1]):
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
