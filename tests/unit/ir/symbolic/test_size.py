@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import (
+    Dim,
     Size,
     align,
     broadcast_shapes,
+    decide,
+    decide_equal,
+    decide_in,
+    decide_max,
+    decide_min,
+    fixed,
     has_free,
     integers,
     is_free,
@@ -28,21 +35,26 @@ from quantglow.ir.symbolic.size import (
 from quantglow.ir.types import DType, TensorType
 
 
-def free_sizes(**hints: int) -> tuple[list[int], Guards]:
+def free_sizes(**hints: int) -> tuple[list[Dim], Guards]:
     sizes, guards = symbols(hints)
     return list(sizes.values()), guards
 
 
-QUESTIONS: tuple[Callable[[int, int], bool], ...] = (
-    lambda t, k: t == k,
-    lambda t, k: t != k,
-    lambda t, k: t < k,
-    lambda t, k: t <= k,
-    lambda t, k: t > k,
-    lambda t, k: k >= t,
-    lambda t, k: t % 16 == k % 16,
-    lambda t, k: 3 * t > 2 * k,
-    lambda t, k: bool(t // max(k, 1)),
+QUESTIONS: tuple[Callable[[Dim, int], bool], ...] = (
+    lambda t, k: decide(t == k),
+    lambda t, k: decide(t != k),
+    lambda t, k: decide(t < k),
+    lambda t, k: decide(t <= k),
+    lambda t, k: decide(t > k),
+    lambda t, k: decide(k >= t),
+    lambda t, k: decide(t % 16 == k % 16),
+    lambda t, k: decide(3 * t > 2 * k),
+    lambda t, k: decide(t // max(k, 1) != 0),
+    lambda t, k: decide_equal((1, t, 3), (1, k, 3)),
+    lambda t, k: decide_equal((t, (t, 2)), (t, (k, 2))),
+    lambda t, k: decide_in(t, (3, k, 40)),
+    lambda t, k: likely(decide_min(t, k, 50)) == k,
+    lambda t, k: likely(decide_max(3, t, k)) == k,
 )
 
 
@@ -76,15 +88,43 @@ def test_closed_guards_hold_where_open_ones_do(hint: int, other: int, asked) -> 
 
 def test_a_proof_needs_no_guard() -> None:
     (t, h), guards = free_sizes(T=100, H=7)
-    assert t > 1 and t * 384 // 384 == t and t + h != 0 and (t * h) % t == 0
+    assert decide(t > 1) and t * 384 // 384 == t and decide(t + h != 0) and (t * h) % t == 0
     assert not guards.recorded
 
 
 def test_a_guard_proves_others() -> None:
     (t,), guards = free_sizes(T=100)
-    assert t >= 16
-    assert t != 15 and 2 * t > 20
+    assert decide(t >= 16)
+    assert decide(t != 15) and decide(2 * t > 20)
     assert len(guards.recorded) == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda t: bool(t),
+        lambda t: t == 5,
+        lambda t: 5 in (4, t),
+        lambda t: (1, t) == (1, 5),
+        lambda t: max(t, 7),
+        lambda t: sorted((t, 7)),
+        lambda t: 2 < t < 9,
+        lambda t: [1, 2, 3].index(t),
+    ],
+)
+def test_only_decide_asks_for_a_guard(use: Callable[[Dim], object]) -> None:
+    (t,), guards = free_sizes(T=5)
+    with pytest.raises(TypeError, match=r"depends on the shape: decide\(\) has to be asked"):
+        assert use(t)
+    assert not guards.recorded
+
+
+def test_what_holds_for_all_shapes_is_no_question() -> None:
+    (t,), guards = free_sizes(T=5)
+    assert t == t + 0 and t - t == 0 and t < t + 1 and t != t + 2
+    assert (3, 2 * t) == (3, t + t) and {t: 1}[t * 1] == 1
+    assert t != "T" and t is not None
+    assert not guards.recorded
 
 
 @pytest.mark.parametrize(
@@ -97,8 +137,9 @@ def test_a_guard_proves_others() -> None:
         lambda t: np.zeros(t),
         lambda t: np.array([1, t], np.int64),
         lambda t: 1 / t,
-        lambda t: t * 0.5,
+        lambda t: float(t) * 0.5,
         lambda t: t.bit_length(),
+        lambda t: fixed((1, t)),
     ],
 )
 def test_a_plain_number_fixes_the_value(use: Callable[[int], object]) -> None:
@@ -111,16 +152,16 @@ def test_a_plain_number_fixes_the_value(use: Callable[[int], object]) -> None:
 def test_no_decision_after_the_code_is_made() -> None:
     (t,), guards = free_sizes(T=5)
     guards.is_closed = True
-    assert t > 1
+    assert decide(t > 1)
     with pytest.raises(RuntimeError, match="after the code"):
-        bool(t > 3)
+        decide(t > 3)
 
 
 def test_a_decision_that_was_made_holds_after_the_code_is_made() -> None:
     (t,), guards = free_sizes(T=5)
-    assert t != 8
+    assert decide(t != 8)
     guards.is_closed = True
-    assert t != 8
+    assert decide(t != 8)
 
 
 def test_results_without_symbols_are_integers() -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.operators.tensor.shape import (
     channels_first,
@@ -322,7 +320,7 @@ def _transposed_padding(
     """(pads, output_padding) that give the result the size ONNX asks for."""
     extra = _pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
     mode = call.text("auto_pad", "NOTSET")
-    output_size: Pair | None = None
+    output_size: tuple[Dim, Dim] | None = None
     if call.attributes.get("output_shape"):
         output_size = _pair(call.integers("output_shape", ())[-(len(call.shape(0)) - 2) :])
     elif mode.startswith("SAME"):
@@ -331,8 +329,8 @@ def _transposed_padding(
         return (0, 0, 0, 0), extra
     if output_size is None:
         return windows.pads, extra
-    full = np.subtract(size, 1) * windows.strides + windows.reach + np.array(extra)
-    surplus = full - output_size
-    pads = _distribute([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
-    grown = np.array(extra) + np.maximum(-surplus, 0)
-    return pads, (int(grown[0]), int(grown[1]))
+    axes = zip(size, windows.strides, windows.reach, extra, output_size, strict=True)
+    # The size of the image is in both terms of SAME, and cancels out.
+    surplus = [int((d - 1) * s + reach + more - result) for d, s, reach, more, result in axes]
+    pads = _distribute([max(rows, 0) for rows in surplus], upper=mode == "SAME_UPPER")
+    return pads, (extra[0] + max(-surplus[0], 0), extra[1] + max(-surplus[1], 0))

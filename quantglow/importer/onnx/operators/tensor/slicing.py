@@ -25,7 +25,7 @@ from quantglow.importer.onnx.operators.tensor.ranges import slice_computed
 from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Scatter
-from quantglow.ir.ops.expression import arg, lconst
+from quantglow.ir.ops.expression import Expr, arg, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice
