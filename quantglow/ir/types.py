@@ -179,8 +179,8 @@ class TensorType(Concise):
             self.quant.check_storage(self.dtype)
 
     def __eq__(self, other: object) -> bool:
-        """Sizes last, and only those of equal ranks: to compare free sizes ties a program to what
-        was found, and tuples compare elements before lengths."""
+        """Whether the types are the same, free sizes by ``decide``: these last, and only those of
+        equal ranks, for their guards tie a program to the answer."""
         if self is other:
             return True
         if not isinstance(other, TensorType):

@@ -71,6 +71,19 @@ class View(Concise):
     offset: Dim = 0
     advance: Dim = 0
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the views are the same, as far as free sizes go by ``decide``."""
+        if self is other:
+            return True
+        if not isinstance(other, View):
+            return NotImplemented
+        place = (*self.strides, self.offset, self.advance)
+        return (
+            self.buffer == other.buffer
+            and self.type == other.type
+            and decide_equal(place, (*other.strides, other.offset, other.advance))
+        )
+
     @property
     def shape(self) -> Shape:
         return self.type.shape

@@ -369,7 +369,7 @@ def _cut(node: ConvTranspose, joined: Node, rows: _Axis, columns: _Axis) -> Node
     """All cells as an image, without the results that pads take away."""
     n, _, _, o = node.type.shape
     whole = (n, rows.cells * rows.stride, columns.cells * columns.stride, o)
-    if whole == node.type.shape:
+    if decide_equal(whole, node.type.shape):
         return Reshape(name=node.name, x=joined, shape=whole)
     image = Reshape(name=tag(node, "whole"), x=joined, shape=whole)
     starts = (0, rows.cut, columns.cut, 0)

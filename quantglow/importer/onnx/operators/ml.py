@@ -249,6 +249,7 @@ def _rank_of_rows(call: Call) -> int:
 def _per_feature(call: Call, x: Node, name: str, dtype: DType) -> Node:
     """An attribute with one value, or one for each feature.  Raises ``Unsupported``."""
     values: Sequence[float] = call.attributes.get(name, ())
-    if len(values) != 1 and len(values) != x.type.shape[-1 % _rank_of_rows(call)]:
+    channels = x.type.shape[-1 % _rank_of_rows(call)]
+    if len(values) != 1 and decide(len(values) != channels):
         raise Unsupported(f"{name} has {len(values)} values for inputs of shape {x.type.shape}")
     return Constant(name=call.derive(name), value=np.asarray(values, dtype.numpy))
