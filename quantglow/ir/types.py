@@ -206,7 +206,7 @@ class TensorType(Concise):
         """Whether there are no elements, see ``decide``."""
         return not decide(self.size != 0)
 
-    @property
+    @cached_property
     def fixed_shape(self) -> FixedShape:
         """The shape of a weight, or of an array that is there: no size of it is free."""
         return fixed(self.shape)
