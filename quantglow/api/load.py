@@ -251,7 +251,7 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
 
 def _saved_case(saved: SavedModel) -> Case:
     """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
-    shapes = {node.name: node.type.shape for node in saved.graph.inputs}
+    shapes = {node.name: node.type.fixed_shape for node in saved.graph.inputs}
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
 

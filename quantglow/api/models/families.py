@@ -307,7 +307,8 @@ def free_programs(
 
 def _graph_case(graph: Graph, values: CaseValues) -> Case:
     """The case of a graph that was made for these values."""
-    return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
+    shapes = {node.name: node.type.fixed_shape for node in graph.inputs}
+    return replace(Case.of(shapes), values=values)
 
 
 def _is_alike(one: Graph, other: Graph) -> bool:

@@ -18,7 +18,7 @@ from quantglow.ir.graph.signature import Port, PortDim, Signature, are_outputs, 
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guard, Guards
-from quantglow.ir.symbolic.size import Dim, surely_equal, symbols
+from quantglow.ir.symbolic.size import surely_equal, symbols
 from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -87,7 +87,7 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
     return values
 
 
-def case_with(template: Template, sizes: dict[str, Dim], values: Values) -> Case:
+def case_with(template: Template, sizes: Mapping[str, int], values: Values) -> Case:
     """The case of a template with these sizes for its symbols."""
     shapes = {
         name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)

@@ -120,7 +120,7 @@ class GeneralPrograms(Concise):
     def _inputs(program: ForAll, values: Values) -> dict[str, Kind]:
         """Shapes and types of the inputs of a program."""
         names = [name for name, _ in program.source.template]
-        kinds = ((kind.shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
+        kinds = ((kind.fixed_shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
         return dict(zip(names, kinds, strict=True))
 
     def _compile_apart(self, case: Case) -> Executable:
