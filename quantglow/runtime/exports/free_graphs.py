@@ -24,7 +24,7 @@ from quantglow.ir.symbolic.guards import Guard, Guards, Relation
 from quantglow.ir.symbolic.size import FixedShape, symbols
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
-from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting
+from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, free_case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -90,7 +90,7 @@ class FreeGraph:
         hints = fitting(template, case) or {}
         sizes, guards = symbols(hints)
         guards.askers, guards.atomic = {}, atomic
-        graph = programs.graph_at(case_with(template, sizes, case.values))
+        graph = programs.graph_at(free_case(template, sizes, case.values))
         return FreeGraph(programs, template, case, hints, graph, guards, cases, atomic)
 
     def model(self) -> bytes:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from quantglow.ir.graph.attributes import ArrayMark
-from quantglow.ir.graph.family import Case, constant_arrays, content_key, values_from_json
+from quantglow.ir.graph.family import Case, FreeCase, constant_arrays, content_key, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import check_stored
 from quantglow.ir.graph.signature import Port, PortDim, Signature, are_outputs, is_symbol
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guard, Guards
-from quantglow.ir.symbolic.size import surely_equal, symbols
+from quantglow.ir.symbolic.size import Dim, surely_equal, symbols
 from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -30,6 +30,8 @@ Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 
 Values = tuple[tuple[str, tuple[int, ...]], ...] | None
 """Deciding values of inputs, as a ``Case`` has them."""
+
+AnyDim = TypeVar("AnyDim", int, Dim)
 
 USUAL = 8
 """A size that stands for all above 1: recurrences of fewer steps are not loops."""
@@ -89,11 +91,23 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
 
 def case_with(template: Template, sizes: Mapping[str, int], values: Values) -> Case:
     """The case of a template with these sizes for its symbols."""
+    return Case(_shapes_with(template, sizes), values)
+
+
+def free_case(template: Template, sizes: Mapping[str, Dim], values: Values) -> FreeCase:
+    """The case of a template with sizes for its symbols that may be free."""
+    return FreeCase(_shapes_with(template, sizes), values)
+
+
+def _shapes_with(
+    template: Template, sizes: Mapping[str, AnyDim]
+) -> tuple[tuple[str, tuple[AnyDim, ...]], ...]:
+    """The shapes in a template by name, in order."""
     shapes = {
         name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
         for name, dims in template
     }
-    return Case(tuple(sorted(shapes.items())), values)
+    return tuple((name, shapes[name]) for name in sorted(shapes))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,10 +209,10 @@ class SymbolicGraph(Concise):
         graph = parse_graph(self.text, self.constants, self.scales, sizes)
         check_stored(graph.every_node())
         graph.verify()
-        self._check(graph, case_with(self.template, sizes, self.values))
+        self._check(graph, free_case(self.template, sizes, self.values))
         return graph, guards
 
-    def _check(self, graph: Graph, case: Case) -> None:
+    def _check(self, graph: Graph, case: FreeCase) -> None:
         """Raise ``FileFormatError`` unless the graph has the inputs and outputs that were said."""
         shapes, input_shapes = case.shape_map, {node.name: node.type.shape for node in graph.inputs}
         if (
