@@ -34,8 +34,8 @@ def products(model: CompiledModel, level: str) -> int:
 def products_of(step: Instruction) -> int:
     """Multiply-accumulates of an instruction, all trips of a loop included."""
     if isinstance(step, Repeat):
-        return step.trips * sum(map(products_of, step.body))
-    return count_macs(step.op) if isinstance(step, Compute) else 0
+        return int(step.trips) * sum(map(products_of, step.body))
+    return int(count_macs(step.op)) if isinstance(step, Compute) else 0
 
 
 def show(

@@ -182,9 +182,9 @@ def between_products(graph: Graph, rounded: bool) -> Graph:
 
 def product(x: Node, stem: str) -> Node:
     """Rows of x, or pieces of long rows, times the unit matrix; x itself if it is not float32."""
-    if x.type.dtype is not DType.F32 or not x.type.size:
+    if x.type.dtype is not DType.F32 or x.type.is_empty:
         return x
-    width = x.type.shape[-1] if x.type.rank else 1
+    width = int(x.type.shape[-1]) if x.type.rank else 1
     width = width if width <= WIDEST else gcd(width, WIDEST)
     flat = Reshape(name=f"{stem}:flat", x=x, shape=(x.type.size // width, width))
     unit = Constant(name=f"{stem}:unit", value=np.eye(width, dtype=np.float32))

@@ -211,8 +211,8 @@ def program_of(graph: Graph, level: str, folder: Path) -> Program:
 def linked(program: EmittedProgram, folder: Path) -> Program:
     """The program that ``program`` becomes in a file."""
     object_file = program_object(NAME, program)
-    inputs = tuple(view.type.nbytes for _, view in program.inputs)
-    outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
+    inputs = tuple(int(view.type.nbytes) for _, view in program.inputs)
+    outputs = tuple((view.type.dtype.numpy, view.type.fixed_shape) for _, view in program.outputs)
     level = program.target.name
     unlinked = Program(level, folder, object_file.arena_nbytes, inputs, outputs, object_file.stack)
     return unlinked.link(object_file.code)

@@ -69,7 +69,7 @@ def largest(name: str, precision: str, batch: int, samples: int, folder: Path | 
 
 def turn(name: str, graph: Graph, batch: int, threads: int) -> Turn:
     """Function that runs one set of samples and gives milliseconds for each."""
-    most = graph.inputs[0].type.shape[0]
+    most = int(graph.inputs[0].type.shape[0])
     part = split_batch(graph, most // batch)
     assert part is not None, "the benchmark's networks treat samples apart"
     model = qg.compile(part, num_threads=threads)

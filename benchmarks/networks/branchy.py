@@ -30,12 +30,17 @@ class Builder:
         self.count += 1
         return op(name=f"v{self.count}", **fields)
 
+    @staticmethod
+    def channels(x: Node) -> int:
+        """The channels of an image."""
+        return int(x.type.shape[3])
+
     def conv(self, x: Node, channels: int, kernel: int = 1, stride: int = 1) -> Node:
         """A convolution with ReLU that keeps the size, but for its stride."""
         return self._conv(x, channels, kernel, stride, 1)
 
     def _conv(self, x: Node, channels: int, kernel: int, stride: int, group: int) -> Node:
-        inputs = x.type.shape[3] // group
+        inputs = self.channels(x) // group
         w = self.make(Constant, value=np.zeros((kernel, kernel, inputs, channels), np.float32))
         pads, strides = (kernel // 2,) * 4, (stride, stride)
         fields = {"strides": strides, "pads": pads, "group": group, "low": 0.0}
@@ -43,7 +48,8 @@ class Builder:
 
     def separable(self, x: Node, channels: int, kernel: int = 3, stride: int = 1) -> Node:
         """Depthwise, then pointwise."""
-        depthwise = self._conv(x, x.type.shape[3], kernel, stride, x.type.shape[3])
+        inputs = self.channels(x)
+        depthwise = self._conv(x, inputs, kernel, stride, inputs)
         return self.conv(depthwise, channels)
 
     def twice(self, x: Node, channels: int, kernel: int = 3, stride: int = 1) -> Node:
@@ -78,7 +84,7 @@ def nasnet(cells: int = 6, channels: int = 44, side: int = 224) -> Graph:
 
 def nasnet_cell(b: Builder, old: Node, new: Node) -> Node:
     """Five sums of two operators each (Zoph et al. 2018, figure 4)."""
-    channels, mean = new.type.shape[3], partial(b.pool, AveragePool)
+    channels, mean = b.channels(new), partial(b.pool, AveragePool)
     sums = [
         b.add(b.twice(new, channels, 3), new),
         b.add(b.twice(old, channels, 3), b.twice(new, channels, 5)),
@@ -99,7 +105,7 @@ def darts(cells: int = 8, channels: int = 48, side: int = 224) -> Graph:
 
 
 def darts_cell(b: Builder, old: Node, new: Node) -> Node:
-    channels = new.type.shape[3]
+    channels = b.channels(new)
     one = b.add(b.twice(old, channels), b.twice(new, channels))
     two = b.add(b.twice(old, channels), b.twice(new, channels))
     three = b.add(b.twice(new, channels), old)
@@ -151,7 +157,7 @@ def densenet(layers: Sequence[int] = (6, 12), growth: int = 32, side: int = 224)
     for number in layers:
         for _ in range(number):
             x = b.concat(x, b.conv(b.conv(b.make(Relu, x=x), 4 * growth), growth, 3))
-        x = b.pool(AveragePool, b.conv(x, x.type.shape[3] // 2), 2)
+        x = b.pool(AveragePool, b.conv(x, b.channels(x) // 2), 2)
     return b.graph(x)
 
 

@@ -70,7 +70,7 @@ class Network:
     def macs(self, batch: int = 1) -> int:
         """Multiply-accumulates of one run."""
         graph = qg.import_model(self.path(batch), {self.input_name: self.input_shape(batch)})
-        return sum(map(count_macs, graph.compute_nodes()))
+        return sum(int(count_macs(node)) for node in graph.compute_nodes())
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

@@ -15,7 +15,7 @@ from quantglow.api.options import ProgramOptions
 from quantglow.codegen.llvm.cache import ENVIRONMENT, CarriedObjects
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report, build_report
-from quantglow.ir.graph.family import Case, values_from_json
+from quantglow.ir.graph.family import Case, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
 from quantglow.ir.ops.external import External
@@ -251,7 +251,7 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
 
 def _saved_case(saved: SavedModel) -> Case:
     """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
-    shapes = {node.name: node.type.shape for node in saved.graph.inputs}
+    shapes = {node.name: node.type.fixed_shape for node in saved.graph.inputs}
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
 
@@ -299,7 +299,7 @@ class Reopened:
     saved: SavedModel
     compiler: Compiler
 
-    def graph_at(self, case: Case) -> Graph:
+    def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
         return self._origin.graph_at(case)
 

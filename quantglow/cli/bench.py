@@ -303,7 +303,7 @@ def draw_feeds(
     part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
     known = dict(shapes)
     if isinstance(part, CompiledModel) and not part.specialisations.is_empty:
-        known = {**{node.name: node.type.shape for node in part.graph.inputs}, **known}
+        known = {**{node.name: node.type.fixed_shape for node in part.graph.inputs}, **known}
     feeds = {}
     for info in infos:
         shape = known.get(info.name, [d if isinstance(d, int) else 1 for d in info.shape])

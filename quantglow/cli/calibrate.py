@@ -114,7 +114,7 @@ def _feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     Raises ``ModelError`` unless the model takes images one by one, ``CalibrationError`` for images
     that do not fit it.
     """
-    if len(graph.inputs) != 1 or graph.inputs[0].type.shape[:1] != (1,):
+    if len(graph.inputs) != 1 or graph.inputs[0].type.fixed_shape[:1] != (1,):
         kinds = [f"{i.name}: {i.type}" for i in graph.inputs]
         raise ModelError(f"a recipe needs a model with one input of batch 1, this has {kinds}")
     return list[Feeds](read_feeds(images, graph.signature))

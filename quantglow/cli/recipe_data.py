@@ -180,7 +180,7 @@ def check_labels(labels: Array | None, answers: str, graph: Graph) -> None:
         )
     if labels is not None and answers == "class":
         name, scores = graph.outputs[0]
-        check_classes(labels, prod(scores.type.shape), "the evaluation data", name)
+        check_classes(labels, prod(scores.type.fixed_shape), "the evaluation data", name)
 
 
 def same(answers: Sequence[Any], others: Sequence[Any]) -> float:

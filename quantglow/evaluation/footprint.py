@@ -100,8 +100,8 @@ def live_nbytes(program: Program) -> Mapping[int, int]:
     """Bytes of the temporaries that live during each instruction, by its ``id``."""
     changes = [0] * (len(program.instructions) + 1)
     for interval in lifetimes(program):
-        changes[interval.begin] += interval.nbytes
-        changes[interval.end] -= interval.nbytes
+        changes[interval.begin] += int(interval.nbytes)
+        changes[interval.end] -= int(interval.nbytes)
     peaks, live = dict[int, int](), 0
     for step, change in zip(program.instructions, changes, strict=False):
         live += change
@@ -144,7 +144,7 @@ class MemoryMap(HasText):
             ArenaBlock(
                 interval.buffer.name,
                 plan.offsets[interval.buffer],
-                interval.nbytes,
+                int(interval.nbytes),
                 before[interval.begin],
                 max(before[interval.end] - 1, before[interval.begin]),
             )

@@ -90,7 +90,7 @@ def verify(
         return Verification(outputs, (), expected.name, len(samples), expected.notes, shares)
 
     def by_layer() -> Verification:
-        affordable = LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes)
+        affordable = LAYER_ELEMENTS // int(sum(node.type.size for node in float_graph.nodes))
         few = samples[: min(max(1, affordable), MAX_SAMPLES)]
         accuracies = layer_accuracy(
             float_graph, graph, decisions, until_interrupted(few), profile.histograms
@@ -228,7 +228,8 @@ def _comparable(node: Node, exact: Mapping[str, Array]) -> bool:
     if isinstance(node, Constant) or node.name not in exact:
         return False
     kind = node.type
-    return exact[node.name].shape == kind.shape and (kind.dtype.is_float or kind.quant is not None)
+    is_real = kind.dtype.is_float or kind.quant is not None
+    return is_real and exact[node.name].shape == kind.fixed_shape
 
 
 def real(value: Array, kind: TensorType) -> Array:

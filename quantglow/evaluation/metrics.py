@@ -112,7 +112,8 @@ def cosine(reference: Array, value: Array) -> float:
 
 def class_like(kind: TensorType) -> bool:
     """Whether the last axis may hold one score for each class: [N, C], or with sizes 1 between."""
-    return kind.rank >= 2 and kind.size == kind.shape[0] * kind.shape[-1] and kind.shape[-1] > 1
+    sizes = kind.fixed_shape
+    return len(sizes) >= 2 and math.prod(sizes) == sizes[0] * sizes[-1] and sizes[-1] > 1
 
 
 def top1_agreement(reference: Array, value: Array) -> float:

@@ -214,7 +214,7 @@ def _layers(graph: Graph) -> list[Conv | ConvTranspose | Gemm]:
         and isinstance(node.w, Constant)
         and isinstance(node.b, Constant)
         and node.b.value.any()
-        and node.b.type.size >= MIN_CHANNELS
+        and node.b.value.size >= MIN_CHANNELS
     ]
     return layers[:LAYERS]
 

@@ -65,7 +65,7 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
     for node in graph.inputs:
         name, kind = node.name, node.type
         array = np.asarray(feeds[name])
-        if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+        if array.shape != kind.fixed_shape or array.dtype != kind.dtype.numpy:
             raise InputError(
                 f"input {name!r} must be {kind.dtype.numpy} of shape {kind.shape}, "
                 f"got {array.dtype} of shape {array.shape}{_remedy(array, kind)}"
@@ -94,11 +94,12 @@ def check_names(expected: Iterable[str], feeds: Mapping[str, object]) -> None:
 
 
 def _remedy(array: Array, kind: TensorType) -> str:
-    if array.shape != kind.shape and array.dtype.kind in NUMERIC_KINDS:
-        if array.shape == kind.shape[1:]:
-            return f". Remedy: add the first axis, of size {kind.shape[0]}"
-        if kind.shape and array.shape[1:] == kind.shape[1:]:
-            return f". Remedy: feed {kind.shape[0]} at a time, or import the model at this batch"
+    shape = kind.fixed_shape
+    if array.shape != shape and array.dtype.kind in NUMERIC_KINDS:
+        if array.shape == shape[1:]:
+            return f". Remedy: add the first axis, of size {shape[0]}"
+        if shape and array.shape[1:] == shape[1:]:
+            return f". Remedy: feed {shape[0]} at a time, or import the model at this batch"
         return ". Remedy: preprocess as for the model"
     return _conversion(array.dtype, kind.dtype.numpy)
 

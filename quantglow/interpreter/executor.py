@@ -26,7 +26,6 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node, ancestors
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.loop import Loop
-from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 
 Value = TypeVar("Value")
@@ -130,8 +129,8 @@ class Execution(Generic[Value]):
 def peak_nbytes(graph: Graph) -> int:
     """Maximum size of all values of one sample that are alive together, in bytes."""
 
-    def nbytes_of(node: Node, _: Sequence[int]) -> Dim:
-        return 0 if isinstance(node, Constant) else node.type.nbytes
+    def nbytes_of(node: Node, _: Sequence[int]) -> int:
+        return 0 if isinstance(node, Constant) else int(node.type.nbytes)
 
     execution = Execution(graph, [node for _, node in graph.outputs], nbytes_of)
     peak = before = 0

@@ -78,7 +78,7 @@ def _as_bytes(array: Array) -> Array:
 
 def _view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
     """The NumPy array that a view describes."""
-    if not view.type.size:
+    if view.type.is_empty:
         return np.empty(view.shape, view.type.dtype.numpy)
     itemsize = view.type.dtype.nbytes
     return np.ndarray(

@@ -25,7 +25,6 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.ops.shape import Concat
-from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each
 
@@ -236,27 +235,28 @@ def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[S
 
 def samples_together(node: Node) -> int:
     """Number of samples of a node to stack: a power of two."""
-    largest = max([node.type.nbytes, *(o.type.nbytes for o in node.operands if _is_computed(o))])
+    values = [node, *filter(_is_computed, node.operands)]
+    largest = max(int(value.type.nbytes) for value in values)
     fitting = min(max(STACK_NBYTES, _weights_nbytes(node)) // max(largest, 1), MOST)
     if fitting < 2 or join(node, 2) is None:
         return 1
     return 1 << (fitting.bit_length() - 1)
 
 
-def _weights_nbytes(node: Node) -> Dim:
+def _weights_nbytes(node: Node) -> int:
     """Size of the constant weights of a contraction, in bytes; 0 where there are none.  All samples
     of a stack share one reading of them."""
     weights = node.w if isinstance(node, Contraction) else None
-    return weights.type.nbytes if isinstance(weights, Constant) else 0
+    return weights.value.nbytes if isinstance(weights, Constant) else 0
 
 
 def join(node: Node, count: int) -> Node | None:
     """The node that computes ``count`` samples stacked along axis 0; None where they may depend on
     each other.
     """
-    shape = node.type.shape
+    shape = node.type.fixed_shape
     computed = [operand for operand in node.operands if _is_computed(operand)]
-    if not shape or not computed or any(o.type.shape[:1] != shape[:1] for o in computed):
+    if not shape or not computed or any(o.type.fixed_shape[:1] != shape[:1] for o in computed):
         return None
     if _has_own_constants(node):
         return None

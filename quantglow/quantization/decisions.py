@@ -27,6 +27,7 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.arithmetic import is_integer
 from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.profiling import Range
 from quantglow.quantization.converter import Converter
@@ -67,7 +68,7 @@ class LayerWeights:
         """The operands for a layer; those of a Gemm fit a 1x1 convolution, too.  None if they do
         not fit.
         """
-        shape, decided_shape = node.w.type.shape, self.w.type.shape
+        shape, decided_shape = node.w.type.fixed_shape, self.w.type.fixed_shape
         if x != self.x or _core(shape) != _core(decided_shape):
             return None
         return {"w": _reshape(self.w, shape), "b": self.b}
@@ -217,15 +218,15 @@ def _layer_weights(graph: Graph) -> dict[str, LayerWeights]:
     return weights
 
 
-def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _core(shape: FixedShape) -> FixedShape:
     """The shape without leading ones."""
     first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
 
 
-def _reshape(w: Constant, shape: tuple[int, ...]) -> Constant:
+def _reshape(w: Constant, shape: FixedShape) -> Constant:
     """Weights per channel of the last axis under a shape with the same core."""
-    if w.type.shape == shape:
+    if w.type.fixed_shape == shape:
         return w
     quant = w.type.quant
     assert quant is not None

@@ -18,6 +18,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node, may_change
 from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
+from quantglow.ir.symbolic.size import decide_equal
 from quantglow.support.arrays import Array
 
 SUFFIX = ":smooth"
@@ -40,7 +41,7 @@ def is_smoothing_scale(node: Node) -> bool:
         isinstance(node, Mul)
         and isinstance(node.x, LayerNormalization)
         and isinstance(node.y, Constant)
-        and node.y.type.shape == node.x.type.shape[-1:]
+        and decide_equal(node.y.type.shape, node.x.type.shape[-1:])
         and not np.isfinite((node.low, node.high)).any()
     )
 
@@ -66,7 +67,7 @@ def with_smoothing_scales(graph: Graph, names: Collection[str] | None = None) ->
 
 def _smoothing_scale(value: Node, names: Names) -> Mul:
     """A smoothing scale of 1 on a value.  ``unscaled_name`` gives the value's name back."""
-    ones = np.ones(value.type.shape[-1], np.float32)
+    ones = np.ones(int(value.type.shape[-1]), np.float32)
     name = names.fresh(value.name + SUFFIX)
     return Mul(name=name, x=value, y=Constant(name=names.fresh(f"{name}:y"), value=ones))
 
@@ -92,4 +93,4 @@ def _leads_to_products(graph: Graph, value: Node, user: Node, outputs: Collectio
 def _keeps_channels(node: Node) -> bool:
     if isinstance(node, Transpose):
         return node.perm[-1] == node.x.type.rank - 1
-    return isinstance(node, Reshape) and node.type.shape[-1:] == node.x.type.shape[-1:]
+    return isinstance(node, Reshape) and decide_equal(node.type.shape[-1:], node.x.type.shape[-1:])

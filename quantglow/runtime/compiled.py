@@ -182,7 +182,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         ports = programs.signature.inputs
         if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
             return False
-        input_shapes = shapes or {node.name: node.type.shape for node in self.graph.inputs}
+        input_shapes = shapes or {node.name: node.type.fixed_shape for node in self.graph.inputs}
         pair = {name: (PAIR, *shape[1:]) for name, shape in input_shapes.items()}
         return isinstance(programs, FreeShapes) and programs.joins_samples(pair, counts)
 

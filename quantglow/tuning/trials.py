@@ -138,7 +138,7 @@ class KernelTrial:
         """The memory of a view's buffer, filled with random values of its type."""
         buffer = view.buffer
         if buffer not in self._memory:
-            array = self.arena(buffer.nbytes + self.task.target.isa.slack_nbytes)
+            array = self.arena(int(buffer.nbytes) + self.task.target.isa.slack_nbytes)
             _fill(array, view)
             self._memory[buffer] = array
         return self._memory[buffer]
@@ -208,9 +208,9 @@ class LoadedKernel:
                 addresses.append(self._copy(pointer))
             elif pointer.buffer.value is None:
                 memory = self.trial.memory(pointer)
-                addresses.append(memory.ctypes.data + pointer.offset_bytes)
+                addresses.append(memory.ctypes.data + int(pointer.offset_bytes))
             else:
-                addresses.append(self._copy(pointer.buffer.value) + pointer.offset_bytes)
+                addresses.append(self._copy(pointer.buffer.value) + int(pointer.offset_bytes))
         return addresses
 
     def _copy(self, array: Array) -> int:

@@ -22,7 +22,7 @@ from quantglow import steps
 from quantglow.api.options import InputShapes
 from quantglow.importer import onnx as importer
 from quantglow.importer.onnx import Source
-from quantglow.ir.graph.family import Case, Family, values_from_json
+from quantglow.ir.graph.family import Case, Family, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.graph.text import print_graph, text_constants
@@ -183,7 +183,7 @@ class FamilyOrigin:
             ) from error
         return FamilyOrigin(_float_family(source), decided)
 
-    def graph_at(self, case: Case) -> Graph:
+    def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
         graph = self.family.make(case)
         if not self.decided:
@@ -199,7 +199,7 @@ class Built:
     family: Family
     decided: DecidedByValues | None = None
 
-    def graph_at(self, case: Case) -> Graph:
+    def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
         return self.origin.graph_at(case)
 
@@ -307,7 +307,8 @@ def free_programs(
 
 def _graph_case(graph: Graph, values: CaseValues) -> Case:
     """The case of a graph that was made for these values."""
-    return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
+    shapes = {node.name: node.type.fixed_shape for node in graph.inputs}
+    return replace(Case.of(shapes), values=values)
 
 
 def _is_alike(one: Graph, other: Graph) -> bool:

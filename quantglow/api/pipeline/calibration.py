@@ -22,7 +22,7 @@ from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
-from quantglow.ir.symbolic.size import Dim, Shape
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds, data_name, is_one, read_feeds, samples_in
 from quantglow.profiling.samples.files import as_array, one_line, without_labels
@@ -181,7 +181,7 @@ def _main_case(family: Family, profile: Profile) -> Case:
 class LabeledOutput:
     """Shape and kind of an output."""
 
-    shape: Shape
+    shape: FixedShape
     is_integer: bool
 
     @property
@@ -239,7 +239,7 @@ class Validation:
         if not self.labels:
             return
         ends = [
-            LabeledOutput(node.type.shape, not node.type.dtype.is_float)
+            LabeledOutput(node.type.fixed_shape, not node.type.dtype.is_float)
             for _, node in graph.outputs
         ]
         position = self.position(ends)
@@ -294,7 +294,7 @@ class Validation:
         return RightAnswers(labels.size, *shares)
 
 
-def check_classes(labels: Array, classes: Dim, whose: str, output: str) -> None:
+def check_classes(labels: Array, classes: int, whose: str, output: str) -> None:
     """Raise ``CalibrationError`` for labels outside of the classes 0, 1, … of an output."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:

@@ -26,7 +26,6 @@ from quantglow.interpreter import Listener
 from quantglow.interpreter.stacks import MOST
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.symbolic.size import Dim
 from quantglow.profiling import Profile
 from quantglow.profiling.profiles import is_profile
 from quantglow.profiling.recording import MOST_AT_ONCE, run_interpreter
@@ -121,7 +120,7 @@ class Samples:
         runs, self.runs = self.runs, None
         return runs if runs is not None and runs.graph is graph else None
 
-    def _capacity(self, feeds: Feeds) -> Dim:
+    def _capacity(self, feeds: Feeds) -> int:
         try:
             return capacity(self.family.fitting(feeds))
         except QuantglowError:

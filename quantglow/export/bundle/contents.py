@@ -204,7 +204,8 @@ def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[BundleT
         scale, zero_point = (quant.scale, quant.zero_point) if quant else (None, None)
         macro = f"{prefix}{index}".upper()
         c_type = C_TYPES[kind.dtype]
-        yield BundleTensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)
+        shape, nbytes = kind.fixed_shape, int(kind.nbytes)
+        yield BundleTensor(name, macro, c_type, shape, nbytes, scale, zero_point)
 
 
 def is_identifier(name: str) -> bool:

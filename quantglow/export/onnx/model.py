@@ -30,7 +30,7 @@ from quantglow.importer.onnx.resolvers.external import rename
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.graph.signature import Signature, is_symbol
-from quantglow.ir.symbolic.size import is_free, to_expression
+from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError
 from quantglow.support.files import writing
@@ -147,7 +147,7 @@ def _assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """The declaration; a free size has the name of its symbol, if it is one."""
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    dims = [_dimension_symbol(size) if is_free(size) else size for size in kind.shape]
+    dims = [_dimension_symbol(size) if isinstance(size, Size) else size for size in kind.shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return info
 
@@ -162,9 +162,9 @@ def _name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
                 dim.dim_param = str(symbol)
 
 
-def _dimension_symbol(size: int) -> str | None:
+def _dimension_symbol(size: Size) -> str | None:
     """The name of a free size that is a symbol."""
-    text = str(to_expression(size))
+    text = str(size.expression)
     return text if text.isidentifier() else None
 
 

@@ -92,7 +92,7 @@ def windows(node: Pool) -> dict[str, Any]:
 
 def _padding_behind(node: Pool, axis: int) -> int:
     """The padding that the last window along H (0) or W (1) needs behind the image."""
-    size, count = node.x.type.shape[axis + 1], node.type.shape[axis + 1]
+    size, count = int(node.x.type.shape[axis + 1]), int(node.type.shape[axis + 1])
     reach = node.dilations[axis] * (node.kernel[axis] - 1) + 1
     return max((count - 1) * node.strides[axis] + reach - size - node.pads[axis], 0)
 
@@ -162,7 +162,7 @@ def ones(node: LayerNormalization, w: OnnxWriter) -> str:
     """A scale of 1 for each element that is normalized."""
     one, size = np.ones(1, np.float32), node.type.shape[-1:]
     if not any(map(is_free, size)):
-        return w.constant(np.repeat(one, size[0]), f"{node.name}:scale")
+        return w.constant(np.repeat(one, int(size[0])), f"{node.name}:scale")
     shape = w.integers(size, f"{node.name}:size")
     return w.emit("Expand", [w.constant(one, f"{node.name}:one"), shape], f"{node.name}:scale")
 

@@ -32,7 +32,7 @@ from quantglow.ir.ops import (
     TopK,
 )
 from quantglow.ir.ops.loop import Loop
-from quantglow.ir.symbolic.size import is_free, surely_equal
+from quantglow.ir.symbolic.size import Dim, FixedShape, decide, decide_equal, is_free, surely_equal
 from quantglow.ir.types import DType
 
 IMAGE = channels_first(4)
@@ -79,12 +79,12 @@ def slice_(node: Slice, w: OnnxWriter) -> OnnxValue:
     if (numbers := count(node, w)) is not None:
         return OnnxValue(numbers, identity(1))
     perm = w.order(node.x)
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[Dim, Dim, int, Dim]] = []
     for axis, p in enumerate(perm):
         d, start, size, step = node.x.type.shape[p], node.starts[p], node.sizes[p], node.steps[p]
         end = start + size * step
         if not surely_equal((start, size, step), (0, d, 1)):
-            rows.append((start, end if step > 0 else end - d, axis, step))
+            rows.append((start, end if decide(step > 0) else end - d, axis, step))
     if not rows:
         return OnnxValue(w.stored(node.x, perm), perm)
     columns = zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True)
@@ -97,8 +97,8 @@ def count(node: Slice, w: OnnxWriter) -> str | None:
     """Range for a free part of the integers from 0, which a graph stores up to some number."""
     if not isinstance(node.x, Constant) or node.type.rank != 1 or not is_free(node.sizes[0]):
         return None
-    value = node.x.value
-    if node.steps != (1,) or value.dtype != np.int64 or (value != np.arange(len(value))).any():
+    value, is_dense = node.x.value, decide_equal(node.steps, (1,))
+    if not is_dense or value.dtype != np.int64 or (value != np.arange(len(value))).any():
         return None
     (start,), (size,) = node.starts, node.sizes
     ends = [w.integers([end], f"{node.name}:{end}") for end in (start, start + size)]
@@ -147,7 +147,7 @@ def _resize_operands(node: Resize, w: OnnxWriter) -> list[str]:
     before = node.x.type.shape[1:3]
     axes = list(zip(before, node.sizes, node.scales, strict=True))
     if any(map(is_free, (*before, *node.sizes))):
-        if all(is_free(d) or int(np.float32(d) * np.float32(s)) == n for d, n, s in axes):
+        if all(is_free(d) or decide(int(np.float32(d) * np.float32(s)) == n) for d, n, s in axes):
             return [w.constant(np.array([1, 1, *node.scales], np.float32), f"{node.name}:scales")]
         n, h, width, c = node.type.shape
         return ["", w.integers((n, c, h, width), f"{node.name}:sizes")]
@@ -223,7 +223,7 @@ def _write_loop(node: Loop, w: OnnxWriter) -> list[str]:
     w.require(body.opset)
     ends = [body.emit("Identity", [body.stored(end)], end.name) for _, end in node.body.outputs]
     goes_on = body.emit("Identity", [ends[0] if node.conditional else true], f"{node.name}:on")
-    condition = node.carried[0].type.shape if node.conditional else ()
+    condition = node.carried[0].type.fixed_shape if node.conditional else ()
     takes = [
         _info(number, DType.I64, ()),
         _info(holds, DType.BOOL, condition),
@@ -253,7 +253,7 @@ def _read_inside(x: Node, w: OnnxWriter) -> str:
     return w.opaque(name, x.name) if x.type.dtype.is_float and is_moved else name
 
 
-def _info(name: str, dtype: DType, shape: tuple[int, ...] | None = None) -> onnx.ValueInfoProto:
+def _info(name: str, dtype: DType, shape: FixedShape | None = None) -> onnx.ValueInfoProto:
     """A value of a body; its shape may be free, and is left out."""
     element = onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)
     return onnx.helper.make_tensor_value_info(name, element, shape)

@@ -37,7 +37,16 @@ from quantglow.ir.symbolic.expression import (
     Symbol,
     number,
 )
-from quantglow.ir.symbolic.size import has_sizes, is_free, likely, to_expression
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Shape,
+    decide,
+    has_sizes,
+    is_free,
+    likely,
+    surely_equal,
+    to_expression,
+)
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError
@@ -122,6 +131,7 @@ class OnnxValue(NamedTuple):
 
 Rule = Callable[[Any, "OnnxWriter"], OnnxValue]
 AnyRule = TypeVar("AnyRule", bound=Rule)
+AnyDim = TypeVar("AnyDim", bound=Dim)
 
 
 def export_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
@@ -148,17 +158,17 @@ def channels_first(rank: int) -> Perm:
     return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else identity(rank)
 
 
-def permute(values: Sequence[int], perm: Perm) -> tuple[int, ...]:
+def permute(values: Sequence[AnyDim], perm: Perm) -> tuple[AnyDim, ...]:
     return tuple(values[p] for p in perm)
 
 
-def moves_only_ones(shape: Sequence[int], perm: Perm) -> bool:
+def moves_only_ones(shape: Shape, perm: Perm) -> bool:
     """Whether transposing keeps the row-major order of the elements, at all sizes."""
-    real = [p for p in perm if is_free(shape[p]) or shape[p] != 1]
+    real = [p for p in perm if is_free(shape[p]) or decide(shape[p] != 1)]
     return real == sorted(real)
 
 
-def of_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def of_rank(shape: Shape, rank: int) -> Shape:
     """The shape with leading ones."""
     return (1,) * (rank - len(shape)) + shape
 
@@ -235,7 +245,7 @@ class OnnxWriter:
         self.initializers[value] = array
         return value
 
-    def integers(self, values: Iterable[int], hint: str) -> str:
+    def integers(self, values: Iterable[Dim], hint: str) -> str:
         """A list of int64, as shapes and axes are given; free sizes are computed."""
         listed = list(values)
         if not any(map(is_free, listed)):
@@ -293,13 +303,13 @@ class OnnxWriter:
         moved = self.transposed(self.real(node, have), shape, step, node.name)
         return self.rounded(node, moved, perm).name
 
-    def transposed(self, name: str, shape: tuple[int, ...], perm: Perm, hint: str) -> str:
+    def transposed(self, name: str, shape: Shape, perm: Perm, hint: str) -> str:
         """``Transpose`` of a value of that shape; Reshape where no data moves."""
         if moves_only_ones(shape, perm):
             return self.reshaped(name, permute(shape, perm), hint)
         return self.emit("Transpose", [name], f"{hint}:t", perm=perm)
 
-    def reshaped(self, name: str, shape: Iterable[int], hint: str) -> str:
+    def reshaped(self, name: str, shape: Iterable[Dim], hint: str) -> str:
         """``Reshape``; a free size may be 0, which would be that of the operand by default."""
         sizes = list(shape)
         zero = {"allowzero": 1} if any(map(is_free, sizes)) else {}
@@ -323,7 +333,7 @@ class OnnxWriter:
         shape = of_rank(node.type.shape, rank)
         if isinstance(node, Constant) and node.type.quant is None:
             return self.constant(node.value.reshape(shape).transpose(perm), node.name)
-        if perm == identity(rank) or all(not is_free(s) and s == 1 for s in shape):
+        if perm == identity(rank) or surely_equal(shape, (1,) * rank):
             return self.real(node)
         whole = self.real(node)
         if not moves_only_ones(shape, perm):

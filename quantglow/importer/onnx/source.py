@@ -33,12 +33,12 @@ from quantglow.importer.onnx.nodes.values import (
 from quantglow.importer.onnx.reading.light_models import Weights, light, source_hash, whole
 from quantglow.importer.onnx.reading.loading import check, check_age, load_model
 from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, infer, opset_versions
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
-from quantglow.ir.symbolic.size import decide_in, find_guards
+from quantglow.ir.symbolic.size import Dim, decide_in, find_guards
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
 
@@ -118,7 +118,7 @@ class Source:
         entries = ((entry.key, entry.value) for entry in self.proto.metadata_props)
         return {k: v for k, v in entries if isinstance(k, str) and isinstance(v, str)}
 
-    def at(self, case: Case) -> Graph:
+    def at(self, case: FreeCase) -> Graph:
         """The graph for a case; what cannot be compiled is left to the fallback, but for loops
         behind which the model is cut.
 
@@ -128,7 +128,7 @@ class Source:
 
     def graph(
         self,
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_shapes: Mapping[str, Sequence[Dim]] | None = None,
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,
@@ -153,7 +153,7 @@ class Source:
 
     def scope(
         self,
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_shapes: Mapping[str, Sequence[Dim]] | None = None,
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,

@@ -1,6 +1,7 @@
 """Families: the graphs of a model, one for each case, with equal constants held once.
 
-A ``Case`` has the input shapes, and the values of deciding inputs, that one graph serves.
+A ``Case`` has the input shapes, and the values of deciding inputs, that one graph serves; in a
+``FreeCase`` sizes may be free, and its graph serves many shapes.
 ``SharedArrays`` holds equal constants of many graphs once, the large ones in pages of a file.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.signature import Shapes, Signature
-from quantglow.ir.symbolic.size import FixedShape
+from quantglow.ir.symbolic.size import FixedShape, Shape
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Hashed, cached_property
@@ -55,16 +56,47 @@ MAX_GRAPHS = 8
 few shapes.  Equal constants of these graphs share memory."""
 
 
-@dataclass(frozen=True, order=True)
-class Case(Hashed):
-    """Input shapes by name, and the values of the inputs that decide shapes or branches, such as a
-    sampling rate.
+@dataclass(frozen=True)
+class FreeCase(Hashed):
+    """Input shapes by name, whose sizes may be free, and the values of the inputs that decide
+    shapes or branches, such as a sampling rate.
 
     ``values`` is None if the case covers all values.
     """
 
-    shapes: tuple[tuple[str, FixedShape], ...]
+    shapes: tuple[tuple[str, Shape], ...]
     values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
+
+    @property
+    def shape_map(self) -> Mapping[str, Shape]:
+        """Shapes by name."""
+        return dict(self.shapes)
+
+    @property
+    def value_map(self) -> Values | None:
+        """Values by name."""
+        return None if self.values is None else dict(self.values)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: dictionaries ask often, and a case may have dozens of shapes."""
+        return hash((self.shapes, self.values))
+
+    def __str__(self) -> str:
+        values = f" with the values {dict(self.values)}" if self.values else ""
+        return f"{dict(self.shapes)}{values}"
+
+
+@dataclass(frozen=True, order=True)
+class Case(FreeCase):
+    """A case of plain sizes, as a call has."""
+
+    shapes: tuple[tuple[str, FixedShape], ...]
+
+    __hash__ = FreeCase.__hash__  # else that of dataclasses, which is computed each time
 
     @staticmethod
     def of(shapes: Shapes, values: Values | None = None) -> Case:
@@ -88,26 +120,9 @@ class Case(Hashed):
         return dict(self.shapes)
 
     @property
-    def value_map(self) -> Values | None:
-        """Values by name."""
-        return None if self.values is None else dict(self.values)
-
-    @property
     def whatever_values(self) -> Case:
         """The case of the same shapes and all values."""
         return Case(self.shapes, None)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Computed once: dictionaries ask often, and a case may have dozens of shapes."""
-        return hash((self.shapes, self.values))
-
-    def __str__(self) -> str:
-        values = f" with the values {dict(self.values)}" if self.values else ""
-        return f"{dict(self.shapes)}{values}"
 
 
 @lru_cache(MAX_CASES)
@@ -213,7 +228,7 @@ class Family:
 
     signature: Signature
     source_hash: str
-    make: Callable[[Case], Graph]
+    make: Callable[[FreeCase], Graph]
     source: object = None
     deciding: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ from quantglow.ir.ops import (
     Resize,
     Transpose,
 )
+from quantglow.ir.symbolic.size import decide, decide_equal, prod
 from quantglow.profiling.specials import brought
 from quantglow.quantization.plan.fourier_transforms import is_fourier, transforms
 from quantglow.quantization.plan.params import UnionFind
@@ -83,11 +84,12 @@ def _joined_operands(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Conv) and node.residual is not None:
         return (node.residual,)
     if isinstance(node, Add):
-        same = node.x.type.shape == node.y.type.shape == node.type.shape
+        x, y, result = node.x.type.shape, node.y.type.shape, node.type.shape
+        same = decide_equal(x, y) and decide_equal(y, result)
         whole = same and not any(isinstance(o, Constant) for o in node.operands)
         return (node.x, node.y) if whole and _homogeneous(node) else ()
     if isinstance(node, Mul):
-        gated = node.x.type.shape == node.type.shape and _is_gate(node)
+        gated = decide_equal(node.x.type.shape, node.type.shape) and _is_gate(node)
         return (node.x,) if gated and _homogeneous(node) else ()
     if isinstance(node, Relu | MaxPool | AveragePool | Resize):
         return (node.x,)
@@ -99,8 +101,8 @@ def _joined_operands(node: Node) -> tuple[Node, ...]:
 def _is_gate(node: Mul) -> bool:
     """Whether y has at most one value for each channel, also at shapes where x has no more."""
     gate = node.y.type
-    pooled = gate.rank > 2 and math.prod(gate.shape[1:-1]) == 1
-    return pooled or gate.size < node.type.size
+    pooled = gate.rank > 2 and decide(prod(gate.shape[1:-1]) == 1)
+    return pooled or decide(gate.size < node.type.size)
 
 
 def _keeps_channels(node: Clip | Pad | ReduceMean | Reshape | Transpose) -> bool:
@@ -113,8 +115,8 @@ def _keeps_channels(node: Clip | Pad | ReduceMean | Reshape | Transpose) -> bool
     if isinstance(node, Transpose):
         return node.perm[-1] == last
     if isinstance(node, Pad):
-        return node.type.shape[-1] == x.shape[-1] and node.value == 0
-    return x.rank > 0 and node.type.rank > 0 and node.type.shape[-1] == x.shape[-1]
+        return decide(node.type.shape[-1] == x.shape[-1]) and node.value == 0
+    return x.rank > 0 and node.type.rank > 0 and decide(node.type.shape[-1] == x.shape[-1])
 
 
 def _homogeneous(node: Add | Clip | Conv | Gemm | Mul) -> bool:

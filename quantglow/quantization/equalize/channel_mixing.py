@@ -128,7 +128,7 @@ def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
     members = set(group)
     readers = {user for node in group for user in graph.users[node]}
     return (
-        2 <= group[0].type.shape[-1] <= MAX_CHANNELS
+        2 <= int(group[0].type.shape[-1]) <= MAX_CHANNELS
         and all(_makes(node) for node in group)
         and all(user in members or _reads(user) for user in readers)
         and all(_reads(user) for user in readers if isinstance(user, Conv | Gemm))
@@ -150,9 +150,9 @@ def _reads(node: Node) -> bool:
 
 
 def _stride(node: Node, samples: int) -> int:
-    channels = node.type.shape[-1]
+    size, channels = int(node.type.size), int(node.type.shape[-1])
     enough = max(min(ROWS, ROWS_WORK // channels**2), ROWS_PER_CHANNEL * channels)
-    return max(1, samples * (node.type.size // channels) // enough)
+    return max(1, samples * (size // channels) // enough)
 
 
 def _metrics(graph: Graph, node: Node, rows: Mapping[str, Array]) -> Iterator[Array]:

@@ -254,7 +254,7 @@ def by_row(factors: Array, node: Conv | Gemm) -> Array:
     group = node.group if isinstance(node, Conv) else 1
     if group == 1:
         return factors[:, None]
-    return np.repeat(factors.reshape(group, -1).T, node.w.type.shape[-1] // group, axis=1)
+    return np.repeat(factors.reshape(group, -1).T, int(node.w.type.shape[-1]) // group, axis=1)
 
 
 def _normalization(

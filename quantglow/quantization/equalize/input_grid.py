@@ -27,6 +27,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Add, Concat, Conv, Mul, Transpose
+from quantglow.ir.symbolic.size import decide
 from quantglow.profiling import Range
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import takes_factors
@@ -168,14 +169,15 @@ def _levels(x: Node, grid: Array, reader: Conv, names: Names) -> list[Node]:
             steps[-1],
             _border(name(f"{kind}-after"), steps[-1], axis, after, zeros),
         ]
-        parts = [part for part in parts if part.type.shape[axis]]
+        parts = [part for part in parts if decide(part.type.shape[axis] != 0)]
         if len(parts) > 1:
             steps.append(Concat(name=name(kind), parts=tuple(parts), axis=axis))
     return steps
 
 
 def _border(name: str, x: Node, axis: int, size: int, zeros: Array) -> Constant:
-    shape = (*x.type.shape[:axis], size, *x.type.shape[axis + 1 :])
+    around = x.type.fixed_shape
+    shape = (*around[:axis], size, *around[axis + 1 :])
     return _constant(name, np.broadcast_to(zeros, shape))
 
 

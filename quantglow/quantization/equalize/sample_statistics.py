@@ -162,7 +162,8 @@ class FloatRuns:
 
     def _takes_place(self, graph: Graph) -> bool:
         """Whether there is room for the values of one more sample, which then has it."""
-        nbytes = sum(n.type.nbytes for n in graph.nodes if not isinstance(n, Constant))
+        sizes = (n.type.nbytes for n in graph.nodes if not isinstance(n, Constant))
+        nbytes = sum(map(int, sizes))
         with self.lock:  # Several samples may run side by side.
             room = self.places < KEPT_SAMPLES and self.nbytes + nbytes <= KEPT_NBYTES
             if room:
@@ -196,7 +197,7 @@ class ChannelReach:
     def add(self, parts: Mapping[str, Array | None]) -> None:
         """Count the values of one more sample."""
         for name, now in parts.items():
-            if now is not None and self.graph.by_name(name).type.shape[-1:] == now.shape:
+            if now is not None and self.graph.by_name(name).type.fixed_shape[-1:] == now.shape:
                 before = self.by_name.get(name)
                 self.by_name[name] = now if before is None else np.maximum(before, now)
 

@@ -178,7 +178,7 @@ def unary_function(node: Node) -> tuple[Node, Function] | None:
     if not isinstance(node, Binary) or node.out is not None:
         return None
     x, c = (node.y, node.x) if isinstance(node.x, Constant) else (node.x, node.y)
-    if not isinstance(c, Constant) or isinstance(x, Constant) or c.type.size != 1:
+    if not isinstance(c, Constant) or isinstance(x, Constant) or c.value.size != 1:
         return None
     if x.type != node.type:
         return None

@@ -47,6 +47,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Unary
+from quantglow.ir.symbolic.size import decide
 from quantglow.profiling import Range
 from quantglow.quantization.plan.fourier_transforms import transforms
 from quantglow.support.arrays import Array
@@ -201,7 +202,10 @@ def spectra(graph: Graph) -> list[Node]:
 
 def is_filter(node: Node) -> bool:
     """Whether a node is a Conv that filters one signal, as to halve its sampling rate."""
-    return isinstance(node, Conv) and node.x.type.shape[-1] == node.type.shape[-1] == 1
+    if not isinstance(node, Conv):
+        return False
+    inputs, outputs = node.x.type.shape[-1], node.type.shape[-1]
+    return decide(inputs == outputs) and decide(outputs == 1)
 
 
 def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:

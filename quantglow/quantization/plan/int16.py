@@ -16,6 +16,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.origins import known_names
 from quantglow.ir.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
+from quantglow.ir.symbolic.size import Dim, decide
 from quantglow.ir.types import DType
 from quantglow.profiling import Profile, Range
 from quantglow.quantization.options import QuantizationConfig
@@ -161,7 +162,7 @@ def _is_skipped(plan: Plan, value: Node) -> bool:
 
 def reader_ineligibility(reader: Node, wide: int) -> str:
     """Why an integer operator cannot read ``wide`` operands of int16, or an empty string."""
-    terms = 0
+    terms: Dim = 0
     match reader:
         case Softmax():
             return "has a table of 256 powers"
@@ -174,4 +175,4 @@ def reader_ineligibility(reader: Node, wide: int) -> str:
             terms = reader.count
         case AveragePool():
             terms = math.prod(reader.kernel)
-    return "has sums too long for int32" if terms * MAX_INT16 > MAX_SUM else ""
+    return "has sums too long for int32" if decide(terms * MAX_INT16 > MAX_SUM) else ""

@@ -189,7 +189,7 @@ def center_weights(w: Node) -> tuple[Array, Array, Array] | None:
     """
     if not isinstance(w, Constant) or w.type.dtype is not DType.I8:
         return None
-    params, channels = w.type.params, w.type.shape[-1:]
+    params, channels = w.type.params, w.type.fixed_shape[-1:]
     if params.axis not in (None, w.type.rank - 1):
         return None
     zero_points = np.broadcast_to(np.asarray(params.zero_points, np.int32), channels)

@@ -101,8 +101,8 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
     """Number of values of each channel (last axis) in the profile if a sample has one of each;
     infinity if it has more, which are always enough.
     """
-    shape = node.type.shape
-    if isinstance(node, MatMul) or node.type.rank < 2 or node.type.size != shape[0] * shape[-1]:
+    shape = node.type.fixed_shape
+    if isinstance(node, MatMul) or len(shape) < 2 or math.prod(shape) != shape[0] * shape[-1]:
         return math.inf
     return profile.histograms[node.name].count / shape[-1]
 

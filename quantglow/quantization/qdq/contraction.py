@@ -20,6 +20,7 @@ from quantglow.ir.ops.activation import Activation
 from quantglow.ir.ops.arithmetic import dequantize
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Fusible
+from quantglow.ir.symbolic.size import decide_equal
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.quantization.plan.params import QuantizedWeights, center_weights, exact_weights
 from quantglow.quantization.qdq.operators import computes, integers_below
@@ -179,7 +180,7 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
         if not isinstance(conv, Conv) or not uses.single(conv) or not computes(residual):
             continue
         integers = _integer_contraction(conv) if conv.is_bare else None
-        if integers is not None and conv.type.shape == other.type.shape:
+        if integers is not None and decide_equal(conv.type.shape, other.type.shape):
             return integers, residual
     return None, None
 

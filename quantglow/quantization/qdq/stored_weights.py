@@ -13,7 +13,6 @@ Operators that are no layers have them as real numbers.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +33,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.expression import arg
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.groupwise import BITS, GRAIN, LONGEST, PackedWeights, pack_codes
+from quantglow.ir.symbolic.size import Dim, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.quantization.qdq.contraction import fold_stored_scales
 from quantglow.quantization.qdq.operators import real_constants
@@ -111,7 +111,7 @@ def keep_stored_weights(node: Node, uses: Uses) -> Node | None:
             return None
     if packed is None or not x.type.dtype.is_float:
         return None
-    rows, shape = (math.prod(x.type.shape[:-1]), x.type.shape[-1]), node.type.shape
+    rows, shape = (prod(x.type.shape[:-1]), x.type.shape[-1]), node.type.shape
     if x.type.rank != 2:
         x = Reshape(name=uses.fresh(f"{node.name}:rows"), x=x, shape=rows)
     name = node.name if len(shape) == 2 else uses.fresh(f"{node.name}:product")
@@ -140,7 +140,7 @@ def _as_packed_weights(stored: Constant) -> PackedWeights | None:
     quant = stored.type.quant
     if quant is None or stored.type.rank != 2 or quant.axis not in (None, 1):
         return None
-    depth, columns = stored.type.shape
+    depth, columns = stored.type.fixed_shape
     length = -(-depth // GRAIN) * GRAIN
     if not depth or length > LONGEST:
         return None
@@ -182,7 +182,8 @@ def look_up_stored_rows(node: Node, uses: Uses) -> Node | None:
         return Gather(name=name, x=table, indices=indices, axis=along)
 
     def parameter(tag: str, values: tuple[float, ...]) -> Node:
-        array, ones = np.array(values, np.float32), [1] * node.type.rank
+        array = np.array(values, np.float32)
+        ones: list[Dim] = [1] * node.type.rank
         if quant.axis == axis:
             place = slice(axis, axis + indices.type.rank)
             ones[place] = indices.type.shape

@@ -47,8 +47,8 @@ class LayerProduct:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(G, K, O/G)"""
-        outputs = self.node.w.type.shape[-1]
-        return self.group, self.node.w.type.size // outputs, outputs // self.group
+        outputs = int(self.node.w.type.shape[-1])
+        return self.group, int(self.node.w.type.size) // outputs, outputs // self.group
 
     def matrix(self, weights: Array) -> Array:
         """[G, K, O/G] from weights in the node's layout."""
@@ -58,7 +58,7 @@ class LayerProduct:
 
     def weights(self, matrix: Array) -> Array:
         """Weights in the node's layout from [G, K, O/G]; the inverse of ``matrix``."""
-        weights = matrix.transpose(1, 0, 2).reshape(self.node.w.type.shape)
+        weights = matrix.transpose(1, 0, 2).reshape(self.node.w.type.fixed_shape)
         if isinstance(self.node, ConvTranspose):
             weights = weights[::-1, ::-1]
         return np.ascontiguousarray(weights)
@@ -98,7 +98,7 @@ class LayerProduct:
         assert isinstance(node, Conv)
         top, left, bottom, right = node.pads
         padded = pad_or_crop(np.asarray(x, np.float32), (top, left), (bottom, right))
-        start = first % max(min(every, node.type.shape[1]), 1)
+        start = first % max(min(every, int(node.type.shape[1])), 1)
         strides = (node.strides[0] * every, node.strides[1])
         return np.ascontiguousarray(padded[:, start * node.strides[0] :]), strides, start
 
@@ -112,10 +112,11 @@ class LayerProduct:
         else:
             top, left, bottom, right = node.pads
             padded, strides = pad_or_crop(x, (top, left), (bottom, right)), node.strides
-        if self.group == padded.shape[-1] and every <= node.w.type.shape[0]:
+        kh, kw = node.w.type.fixed_shape[:2]
+        if self.group == padded.shape[-1] and every <= kh:
             # Channel by channel in memory, so that windows are copied by rows of pixels.
             padded = np.ascontiguousarray(padded.transpose(3, 0, 1, 2)).transpose(1, 2, 3, 0)
-        (dh, dw), (kh, kw) = node.dilations, node.w.type.shape[:2]
+        dh, dw = node.dilations
         span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
         windows = sliding_window_view(padded, span, axis=(1, 2))
         return windows[:, :: strides[0], :: strides[1], :, ::dh, ::dw]

@@ -72,7 +72,7 @@ def capacity(graph: Graph) -> int:
 
 def sample_nbytes(graph: Graph) -> int:
     """Memory for one sample while the float and the int8 graph are run side by side, in bytes."""
-    inputs = sum(node.type.nbytes for node in graph.inputs)
+    inputs = sum(int(node.type.nbytes) for node in graph.inputs)
     # The int8 values are a quarter of the float ones.
     return max(inputs + peak_nbytes(graph) * 5 // 4, 1)
 
@@ -226,7 +226,7 @@ class SampleEvaluator(VariantEvaluator):
         """How many samples of a node to stack."""
         count = super().together(node)
         if isinstance(node, Contraction) and stacks(node):
-            rows = node.type.size // max(node.type.shape[-1], 1)
+            rows = int(node.type.size) // max(int(node.type.shape[-1]), 1)
             return max(count, TOGETHER_ROWS // max(rows, 1))
         return count
 

@@ -123,7 +123,7 @@ def _comparison(node: Node) -> Comparison:
             node, any_shift = scores, False
         elif isinstance(source, Softmax | LogSoftmax | Sigmoid):
             node, any_shift = source.x, not isinstance(source, Sigmoid)
-        elif node.type.size < MIN_VALUES and isinstance(node, Contraction | Reshape):
+        elif int(node.type.size) < MIN_VALUES and isinstance(node, Contraction | Reshape):
             node, any_shift = node.operands[0], False
         else:
             break

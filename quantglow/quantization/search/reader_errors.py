@@ -239,7 +239,8 @@ def _reach(element: ElementType) -> Range:
 def _is_local(reader: Node) -> bool:
     """Whether a node computes each line of an image from the same lines of its operands."""
     images = [o for o in reader.operands if not isinstance(o, Constant)]
-    alike = all(o.type.rank == 4 and o.type.shape[:2] == reader.type.shape[:2] for o in images)
+    lines = reader.type.fixed_shape[:2]
+    alike = all(o.type.rank == 4 and o.type.fixed_shape[:2] == lines for o in images)
     if isinstance(reader, Concat):
         return alike and reader.axis > 1
     return alike and isinstance(reader, Unary | Binary | Contraction)

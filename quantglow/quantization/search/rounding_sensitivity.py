@@ -243,7 +243,7 @@ class _Trial:
 
 def _groups(graph: Graph, samples: Sequence[Feeds]) -> list[Sequence[Feeds]]:
     """Samples that are tried together: many of their values are alive at once."""
-    return in_groups(samples, sum(node.type.nbytes for node in graph.compute_nodes()))
+    return in_groups(samples, sum(int(node.type.nbytes) for node in graph.compute_nodes()))
 
 
 def _noises(

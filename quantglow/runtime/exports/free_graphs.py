@@ -21,10 +21,10 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST, symbol
 from quantglow.ir.symbolic.guards import Guard, Guards, Relation
-from quantglow.ir.symbolic.size import Shape, symbols
+from quantglow.ir.symbolic.size import FixedShape, symbols
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
-from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting
+from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, free_case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -90,7 +90,7 @@ class FreeGraph:
         hints = fitting(template, case) or {}
         sizes, guards = symbols(hints)
         guards.askers, guards.atomic = {}, atomic
-        graph = programs.graph_at(case_with(template, sizes, case.values))
+        graph = programs.graph_at(free_case(template, sizes, case.values))
         return FreeGraph(programs, template, case, hints, graph, guards, cases, atomic)
 
     def model(self) -> bytes:
@@ -342,14 +342,14 @@ def _zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     values = dict(case.values or ())
 
-    def array(name: str, shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    def array(name: str, shape: FixedShape, dtype: np.dtype[np.generic]) -> Array:
         if name in values:
             return np.array(values[name]).reshape(shape).astype(dtype)
         if dtype.kind == "f":
             return (rng.choice([-1, 1], shape) * rng.uniform(*MAGNITUDES, shape)).astype(dtype)
         return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
 
-    return {x.name: array(x.name, x.type.shape, x.type.dtype.numpy) for x in graph.inputs}
+    return {x.name: array(x.name, x.type.fixed_shape, x.type.dtype.numpy) for x in graph.inputs}
 
 
 def _others(size: int) -> tuple[int, ...]:

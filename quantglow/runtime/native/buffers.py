@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import FixedShape
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
@@ -59,7 +59,7 @@ HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether this system can be asked for large pages (Linux)."""
 
 
-def uninitialized(shape: Shape, dtype: np.dtype[Any]) -> Array:
+def uninitialized(shape: FixedShape, dtype: np.dtype[Any]) -> Array:
     """A new array of any content.  Raises ``OutOfMemoryError``."""
     try:
         return np.empty(shape, dtype)

@@ -194,7 +194,7 @@ class BatchedExecutable(Concise):
 
     def new_outputs(self) -> list[Array]:
         """Uninitialized arrays for the outputs."""
-        return [uninitialized(kind.shape, kind.dtype.numpy) for kind in self.outputs]
+        return [uninitialized(kind.fixed_shape, kind.dtype.numpy) for kind in self.outputs]
 
     @cached_property
     def crew(self) -> int:
@@ -245,7 +245,7 @@ def _check_part(
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
     nbytes = math.prod(shape) * part.dtype.nbytes
     is_whole_buffer = sizes == [*dense_strides(shape), nbytes]
-    if (part.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
+    if (part.dtype, joined) != (whole.dtype, whole.fixed_shape) or not is_whole_buffer:
         raise BackendError(
             f"{part.name!r} is {whole}, which {pieces} pieces of {whole.with_shape(shape)} do not "
             "make up. Remedy: compile the whole batch as one piece"

@@ -37,7 +37,7 @@ class CompiledSegment:
         reads = [node.name for node in self.segment.graph.inputs]
         results = self.executable.run({name: values[name] for name in reads})
         for name, kind, array in zip(self.names, self.kinds, results, strict=True):
-            if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+            if array.shape != kind.fixed_shape or array.dtype != kind.dtype.numpy:
                 raise WrongResultError(
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
                     f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
@@ -61,7 +61,7 @@ class CompiledSegment:
     def unused(self) -> dict[str, Array]:
         """Placeholders for the results of a branch that is not taken: nothing depends on them."""
         kinds = zip(self.names, self.kinds, strict=True)
-        return {name: np.zeros(kind.shape, kind.dtype.numpy) for name, kind in kinds}
+        return {name: np.zeros(kind.fixed_shape, kind.dtype.numpy) for name, kind in kinds}
 
 
 @dataclass(frozen=True, repr=False)

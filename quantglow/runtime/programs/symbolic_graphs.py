@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from quantglow.ir.graph.attributes import ArrayMark
-from quantglow.ir.graph.family import Case, constant_arrays, content_key, values_from_json
+from quantglow.ir.graph.family import Case, FreeCase, constant_arrays, content_key, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import check_stored
 from quantglow.ir.graph.signature import Port, PortDim, Signature, are_outputs, is_symbol
@@ -30,6 +30,8 @@ Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 
 Values = tuple[tuple[str, tuple[int, ...]], ...] | None
 """Deciding values of inputs, as a ``Case`` has them."""
+
+AnyDim = TypeVar("AnyDim", int, Dim)
 
 USUAL = 8
 """A size that stands for all above 1: recurrences of fewer steps are not loops."""
@@ -87,13 +89,25 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
     return values
 
 
-def case_with(template: Template, sizes: dict[str, Dim], values: Values) -> Case:
+def case_with(template: Template, sizes: Mapping[str, int], values: Values) -> Case:
     """The case of a template with these sizes for its symbols."""
+    return Case(_shapes_with(template, sizes), values)
+
+
+def free_case(template: Template, sizes: Mapping[str, Dim], values: Values) -> FreeCase:
+    """The case of a template with sizes for its symbols that may be free."""
+    return FreeCase(_shapes_with(template, sizes), values)
+
+
+def _shapes_with(
+    template: Template, sizes: Mapping[str, AnyDim]
+) -> tuple[tuple[str, tuple[AnyDim, ...]], ...]:
+    """The shapes in a template by name, in order."""
     shapes = {
         name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
         for name, dims in template
     }
-    return Case(tuple(sorted(shapes.items())), values)
+    return tuple((name, shapes[name]) for name in sorted(shapes))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,10 +209,10 @@ class SymbolicGraph(Concise):
         graph = parse_graph(self.text, self.constants, self.scales, sizes)
         check_stored(graph.every_node())
         graph.verify()
-        self._check(graph, case_with(self.template, sizes, self.values))
+        self._check(graph, free_case(self.template, sizes, self.values))
         return graph, guards
 
-    def _check(self, graph: Graph, case: Case) -> None:
+    def _check(self, graph: Graph, case: FreeCase) -> None:
         """Raise ``FileFormatError`` unless the graph has the inputs and outputs that were said."""
         shapes, input_shapes = case.shape_map, {node.name: node.type.shape for node in graph.inputs}
         if (

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from quantglow.interpreter import check_names, check_types
-from quantglow.ir.graph.family import Case, SharedArrays
+from quantglow.ir.graph.family import Case, FreeCase, SharedArrays
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import PortDim, Shapes, Signature
 from quantglow.ir.symbolic.size import FixedShape
@@ -97,7 +97,7 @@ class FreeShapes(Concise):
     """
 
     signature: Signature
-    graph_at: Callable[[Case], Graph]
+    graph_at: Callable[[FreeCase], Graph]
     compiler: Compiler
     fallback: Fallback | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
@@ -350,7 +350,7 @@ class FreeShapes(Concise):
         graphs = list(self.opened.general)
         return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, graphs)
 
-    def shared_graph_at(self, case: Case) -> Graph:
+    def shared_graph_at(self, case: FreeCase) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.ir.ops.external import External
@@ -29,8 +29,8 @@ from quantglow.runtime.programs.symbolic_graphs import (
     SymbolicGraph,
     batch_symbol,
     case_template,
-    case_with,
     fitting,
+    free_case,
 )
 from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
 from quantglow.support import debug
@@ -185,7 +185,7 @@ def _externals(graph: Graph) -> set[str]:
 def general_program(
     signature: Signature,
     case: Case,
-    graph_at: Callable[[Case], Graph],
+    graph_at: Callable[[FreeCase], Graph],
     compiler: Compiler,
     donated: Donated | None = None,
     caution: int = 0,
@@ -205,7 +205,7 @@ def general_program(
 def symbolic_graph(
     signature: Signature,
     case: Case,
-    graph_at: Callable[[Case], Graph],
+    graph_at: Callable[[FreeCase], Graph],
     compiler: Compiler,
     donated: Donated | None = None,
     caution: int = 0,
@@ -223,7 +223,7 @@ def symbolic_graph(
     if not hints or compiler.target is None:
         return None
     sizes, guards = symbols(hints, caution)
-    graph = graph_at(case_with(template, sizes, case.values))
+    graph = graph_at(free_case(template, sizes, case.values))
     is_compiled = compiler.is_own if donated is None else compiler.is_one_program(graph)
     if not is_compiled or not _has_parts_of_own(graph, case, graph_at):
         return None
@@ -272,7 +272,7 @@ def keep_program(program: GeneralProgram, key: str | None) -> GeneralProgram:
 
 
 def join_graphs(
-    signature: Signature, case: Case, graph_at: Callable[[Case], Graph]
+    signature: Signature, case: Case, graph_at: Callable[[FreeCase], Graph]
 ) -> SymbolicGraph | None:
     """The graph for all shapes at which all inputs have the same number of samples, for any
     compiler; no program is made of it."""
@@ -282,12 +282,12 @@ def join_graphs(
     if not hints:
         return None
     sizes, guards = symbols(hints)
-    graph = graph_at(case_with(template, sizes, case.values))
+    graph = graph_at(free_case(template, sizes, case.values))
     batch = batch_symbol(template, graph, guards)
     return SymbolicGraph.of(graph, guards, template, case.values, batch, signature.outputs)
 
 
-def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph]) -> bool:
+def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[FreeCase], Graph]) -> bool:
     """Whether integers and values of other runtimes are those of a program of its own.  That has
     neither where a graph for all shapes has neither."""
     parts = integers(graph), _externals(graph)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.ir.symbolic.expression import Values
@@ -54,7 +54,7 @@ class GeneralPrograms(Concise):
     """
 
     signature: Signature
-    graph_at: Callable[[Case], Graph]
+    graph_at: Callable[[FreeCase], Graph]
     compiler: Compiler
     graphs: list[SymbolicGraph] = field(default_factory=list)
     _programs: list[ForAll] = field(default_factory=list)
@@ -120,7 +120,7 @@ class GeneralPrograms(Concise):
     def _inputs(program: ForAll, values: Values) -> dict[str, Kind]:
         """Shapes and types of the inputs of a program."""
         names = [name for name, _ in program.source.template]
-        kinds = ((kind.shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
+        kinds = ((kind.fixed_shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
         return dict(zip(names, kinds, strict=True))
 
     def _compile_apart(self, case: Case) -> Executable:

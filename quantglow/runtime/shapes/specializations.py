@@ -285,7 +285,9 @@ def with_names(signature: Signature, shapes: Shapes) -> Shapes:
 
 def served_case(served: Served) -> Case:
     """The case of a program."""
-    return served.case or Case.of({node.name: node.type.shape for node in served.graph.inputs})
+    return served.case or Case.of(
+        {node.name: node.type.fixed_shape for node in served.graph.inputs}
+    )
 
 
 class Fallback(Protocol):

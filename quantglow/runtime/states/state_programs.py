@@ -21,7 +21,7 @@ from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import Size, symbols, to_expression
 from quantglow.ir.types import TensorType
 from quantglow.runtime.native.executable import LlvmExecutable
-from quantglow.runtime.programs.symbolic_graphs import Template, case_template, case_with, fitting
+from quantglow.runtime.programs.symbolic_graphs import Template, case_template, fitting, free_case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general import CAPACITY, Donated, GeneralProgram, general_program
 from quantglow.runtime.shapes.specializations import ServedShapes, served_by_general
@@ -110,7 +110,7 @@ class StatePrograms(Concise):
         """How the first pair grows.  Raises ``QuantglowError``."""
         self.free.signature.check(case.shape_map)
         sizes, guards = symbols(fitting(template, case) or {})
-        graph = self.free.shared_graph_at(case_with(template, sizes, case.values))
+        graph = self.free.shared_graph_at(free_case(template, sizes, case.values))
         pair = self.pairs[0]
         rows = to_expression(dict(graph.outputs)[pair.output].type.shape[pair.axis])
         guards.is_closed = True
