@@ -129,7 +129,7 @@ def _apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Valu
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)
     scalars = Scalars(b, target, target.f32_lanes, [sums], [DType.F32])
     if near := _limited_factor(expression):
-        bound = splat(vector(target.f32_lanes, FLOAT), f32(near.args[1].value))
+        bound = splat(vector(target.f32_lanes, FLOAT), f32(float(near.args[1].value)))
         if limited := target.isa.nearest_within(b, sums, bound):
             scalars.done[near] = limited
     return scalars.value(expression)

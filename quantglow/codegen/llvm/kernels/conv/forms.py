@@ -225,7 +225,7 @@ class DepthwiseForms:
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
             return _integer_cycles(kernel)
-        kh, kw = kernel.conv.w.type.shape[:2]
+        kh, kw = kernel.conv.w.type.fixed_shape[:2]
         vectors = -(-kernel.y.channels // kernel.lanes)
         tile = Tile(1, kernel.most_columns, 1)
         cost = kernel.dot.cost
