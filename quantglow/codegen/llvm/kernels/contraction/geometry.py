@@ -60,7 +60,7 @@ class ImageLayout:
         rows = decide(self.height == 1) or decide(self.row_pitch == row)
         return rows and (decide(self.count == 1) or decide(self.batch_pitch == plane))
 
-    def pixel(self, b: Builder, origin: Value, row: int, column: int) -> Value:
+    def pixel(self, b: Builder, origin: Value, row: int, column: Dim) -> Value:
         """The address of a pixel from that of another; columns of rows of a free pitch share the
         address of their row."""
         down, across = row * self.row_pitch, column * self.column_pitch
