@@ -34,6 +34,7 @@ from quantglow.ir.ops.arithmetic import is_integer, multiplier
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.unary import X
 from quantglow.ir.program.program import Compute, View
+from quantglow.ir.symbolic.size import decide
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -146,7 +147,7 @@ def _limited_factor(expr: Expr) -> Expr | None:
 def _is_symmetric(expr: Expr) -> bool:
     match expr:
         case Expr("min", (Expr("max", (x, Expr("f", value=low))), Expr("f", value=high))):
-            return x == X and low == -high
+            return x == X and decide(low == -high)
     return False
 
 
