@@ -25,10 +25,13 @@ from quantglow.codegen.llvm.values import (
     poison,
     vector,
 )
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Size, decide
 
 Argument = tuple[str, Operand]
 """An argument of a call: its type, perhaps with attributes such as ``align 4``, and the operand."""
+
+Index = Operand | Dim
+"""An index, or a number that becomes one: a free size is an operand of the kernel."""
 
 Carried = tuple[Type, Operand]
 """A value that a loop carries: its type, and what it is before the first iteration."""
@@ -129,7 +132,7 @@ class Builder:
 
     # -- memory
 
-    def at(self, pointer: Value, offset: Operand | int) -> Value:
+    def at(self, pointer: Value, offset: Index) -> Value:
         """``pointer + offset`` bytes."""
         text = offset if isinstance(offset, str) else str(offset)
         if text == "0":
@@ -201,11 +204,11 @@ class Builder:
         """The same value; one and the same for all uses where it is poison."""
         return self.emit(value.type, f"freeze {value.type} {value}")
 
-    def constant(self, number: Operand | int) -> Value:
+    def constant(self, number: Index) -> Value:
         """An operand, or a number, as an index."""
         return number if isinstance(number, Value) else ConstantValue.of(str(number), self.index)
 
-    def add(self, a: Operand, b: Operand | int) -> Value:
+    def add(self, a: Operand, b: Index) -> Value:
         """Addition of indices; adding zero costs nothing."""
         text = b if isinstance(b, str) else str(b)
         if text == "0":
@@ -214,16 +217,16 @@ class Builder:
             return self.constant(b)
         return self.op("add", self.index, a, text)
 
-    def mul(self, a: Operand, b: Operand | int) -> Value:
+    def mul(self, a: Operand, b: Index) -> Value:
         """Multiplication of indices; by one, or of zero, costs nothing."""
         text = b if isinstance(b, str) else str(b)
         if a == "0" or text == "1":
             return self.constant(a)
         return self.op("mul", self.index, a, text)
 
-    def divide(self, a: Operand, b: int) -> tuple[Value, Value]:
+    def divide(self, a: Operand, b: Dim) -> tuple[Value, Value]:
         """Quotient and remainder of an unsigned index by a literal."""
-        if not is_free(b) and b == 1:
+        if not isinstance(b, Size) and b == 1:
             return self.constant(a), self.constant(0)
         quotient = self.op("udiv", self.index, a, str(b))
         return quotient, self.op("sub", self.index, a, self.mul(quotient, b))
@@ -300,7 +303,7 @@ class Builder:
     # -- control
 
     @contextmanager
-    def loop(self, begin: Operand | int, end: Operand | int, step: int = 1) -> Iterator[Value]:
+    def loop(self, begin: Index, end: Index, step: int = 1) -> Iterator[Value]:
         """``for index in range(begin, end, step)``; nothing runs when the range is empty."""
         label = self.fresh("loop")
         body, done = f"{label}.body", f"{label}.done"
@@ -324,9 +327,9 @@ class Builder:
         self.do(f"br i1 {again}, label %{body}, label %{done}")
         self.start_block(done)
 
-    def begin_loop(self, count: int, carried: Sequence[Carried]) -> OpenLoop:
+    def begin_loop(self, count: Dim, carried: Sequence[Carried]) -> OpenLoop:
         """``count`` > 0 iterations of a loop that carries values; close with ``end_loop``."""
-        assert count > 0
+        assert decide(count > 0)
         label = self.fresh("loop") + ".body"
         entry = self.block
         self.do(f"br label %{label}")
@@ -373,15 +376,15 @@ class Builder:
         self.start_block(f"{loop.label}.done")
         return loop.carried
 
-    def begin_times(self, count: int, carried: Sequence[Carried]) -> OpenLoop:
+    def begin_times(self, count: Dim, carried: Sequence[Carried]) -> OpenLoop:
         """``count`` iterations: > 0, or perhaps none if free; close with ``end_times``."""
-        if is_free(count):
+        if isinstance(count, Size):
             return self.begin_while(str(count), carried)
         return self.begin_loop(count, carried)
 
-    def end_times(self, loop: OpenLoop, count: int, values: Sequence[Value]) -> list[Value]:
+    def end_times(self, loop: OpenLoop, count: Dim, values: Sequence[Value]) -> list[Value]:
         """Close the loop; the values it carries after the last iteration."""
-        if is_free(count):
+        if isinstance(count, Size):
             return self.end_while(loop, values)
         return self.end_loop(loop, values)
 

@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.codegen.llvm.emitted import EmittedCall
 from quantglow.ir.ops.work import count_macs
 from quantglow.ir.program.program import Compute, Fill, Instruction, Repeat
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import Dim, likely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ def call_facts(call: EmittedCall) -> CallFacts:
         op=step.mnemonic,
         label=call.kernel.label,
         work=float(likely(call.work)),
-        macs=int(likely(_macs_in(step))),
-        nbytes=int(likely(_nbytes(call))),
+        macs=likely(_macs_in(step)),
+        nbytes=likely(_nbytes(call)),
         is_integer=not any(v.type.dtype.is_float for v in (step.ins or step.inouts)[:1]),
     )
 
@@ -97,7 +97,7 @@ def call_name(step: Instruction) -> str:
     return (*step.outs, *step.inouts)[0].buffer.name
 
 
-def _macs_in(step: Instruction) -> int:
+def _macs_in(step: Instruction) -> Dim:
     """Multiply-accumulates of an instruction; of a loop that ends by a condition, of one trip."""
     match step:
         case Compute(op=op):
@@ -107,8 +107,8 @@ def _macs_in(step: Instruction) -> int:
     return 0
 
 
-def _nbytes(call: EmittedCall) -> int:
+def _nbytes(call: EmittedCall) -> Dim:
     """Bytes of all operands; of a fill only the bytes it writes."""
     if isinstance(call.step, Fill):
-        return sum(box.type.nbytes for box in call.step.boxes())
+        return sum([box.type.nbytes for box in call.step.boxes()], 0)
     return call.nbytes

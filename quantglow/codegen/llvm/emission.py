@@ -42,11 +42,11 @@ from quantglow.ir.program.program import (
     View,
 )
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import is_free, likely, size
+from quantglow.ir.symbolic.size import Dim, decide, is_free, likely, size
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
 from quantglow.support.arrays import Array
 
-Moving = tuple[int, int, int]
+Moving = tuple[int, int, Dim]
 """The call in the body, the pointer of it, and bytes by which it moves in each trip."""
 
 Hold = Callable[[Array], Array]
@@ -133,7 +133,7 @@ def _emit_call(step: Instruction, target: Target) -> KernelCall | None:
     if isinstance(step, Alloc | Dealloc):
         return None
     call = emit(step, target)
-    return call if call.items else None
+    return call if decide(call.items != 0) else None
 
 
 @dataclass
@@ -180,14 +180,14 @@ class _Layout:
             elif (call := _emit_call(inner, target)) is not None:
                 views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
-                moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
+                moving += [(len(body), i, nbytes) for i, nbytes in moves if decide(nbytes != 0)]
                 body.append(self.placed(inner, call, step.trips))
         condition = (
             Pointer(MemoryRegion.SIZE) if step.condition is None else self._pointer(step.condition)
         )
         return _loop_call(step, body, moving, condition)
 
-    def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
+    def placed(self, step: Instruction, call: KernelCall, trips: Dim = 1) -> EmittedCall:
         """The call with places instead of views and arrays; ``trips``: of the loop around it."""
         pointers = [self._pointer(pointer, trips) for pointer in call.pointers]
         if call.checked:
@@ -196,16 +196,16 @@ class _Layout:
         nbytes = sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
         return EmittedCall(step, replace(call, pointers=()), tuple(pointers), nbytes)
 
-    def _pointer(self, pointer: View | Array, trips: int = 1) -> Pointer:
+    def _pointer(self, pointer: View | Array, trips: Dim = 1) -> Pointer:
         if not isinstance(pointer, View):
             extent = PointerExtent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
             return Pointer(MemoryRegion.CONSTANT, self._kept(pointer), extent=extent)
         return replace(self._place(pointer), extent=self._extent(pointer, trips))
 
-    def _extent(self, view: View, trips: int) -> PointerExtent:
+    def _extent(self, view: View, trips: Dim) -> PointerExtent:
         """The elements of a view in all trips of a loop."""
         shape, strides = view.shape, view.strides
-        if view.advance:
+        if decide(view.advance != 0):
             shape, strides = (trips, *shape), (view.advance, *strides)
         size = view.type.dtype.nbytes
         return PointerExtent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
@@ -243,7 +243,7 @@ class _FreeLayout(_Layout):
     index: str = field(kw_only=True)
     _texts: dict[tuple[object, ...], tuple[str, list[str]]] = field(default_factory=dict)
 
-    def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
+    def placed(self, step: Instruction, call: KernelCall, trips: Dim = 1) -> EmittedCall:
         """The call with a text that serves all shapes, and the sizes that it takes."""
         emitted = super().placed(step, call, trips)
         text, names = self._text(step, call, len(emitted.pointers))

@@ -13,6 +13,7 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.ir.ops.indexing import Gather, Scatter
 from quantglow.ir.program.program import Compute, Instruction, View
+from quantglow.ir.symbolic.size import Dim, Shape
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.unwritten import Blocks
 from quantglow.support.arrays import Array
@@ -49,11 +50,11 @@ class PointerExtent:
     nbytes          of the buffer
     """
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: Shape
+    strides: Shape
     element_nbytes: int
     begin: int
-    nbytes: int
+    nbytes: Dim
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Pointer:
 
     place: MemoryRegion
     index: int = 0
-    offset_bytes: int = 0
+    offset_bytes: Dim = 0
     extent: PointerExtent | None = field(default=None, compare=False, repr=False)
 
 
@@ -81,11 +82,11 @@ class EmittedCall(Concise):
     step: Instruction
     kernel: KernelCall
     pointers: tuple[Pointer, ...]
-    nbytes: int
+    nbytes: Dim
     body: tuple[EmittedCall, ...] = ()
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         """Independent pieces of work."""
         return self.kernel.items
 

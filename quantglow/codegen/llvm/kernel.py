@@ -26,6 +26,7 @@ from quantglow.ir.graph.attributes import encode
 from quantglow.ir.graph.family import content_key
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.program.program import Compute, Instruction, View
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -58,7 +59,7 @@ class KernelCall(Concise):
 
     code: str | Callable[[], str]
     pointers: tuple[View | Array, ...]
-    items: int
+    items: Dim
     work: float
     label: str = ""
     facts: str | None = None

@@ -25,6 +25,7 @@ from quantglow.codegen.llvm.isa.dot import (
 )
 from quantglow.codegen.llvm.isa.waiting import WaitInstructions
 from quantglow.codegen.llvm.values import FLOAT, I32, I64, Operand, Type, Value, vector
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -97,10 +98,10 @@ class MatrixTiles(Protocol):
         """A function ``i64 @name()`` that asks the operating system to let this process use the
         registers and gives 0 if it does; empty where no system wants to be asked."""
 
-    def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+    def load(self, b: Builder, register: int, pointer: Value, pitch: Dim) -> None:
         """Load rows that lie ``pitch`` bytes apart."""
 
-    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: Dim) -> None:
         """The same, for bytes that the first-level cache should not keep."""
 
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:

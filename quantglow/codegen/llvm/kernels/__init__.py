@@ -31,7 +31,7 @@ def emit(step: Instruction, target: Target) -> KernelCall:
         rule = instruction_rules.get(type(step))
     if rule is None:
         raise BackendError(f"the LLVM backend has no rule for {step}")
-    if not any(view.type.size for view in (*step.outs, *step.inouts)):
+    if all(view.type.is_empty for view in (*step.outs, *step.inouts)):
         return KernelCall("", (), items=0, work=0.0)
     if (tuned := find_tuned_kernel(step, target)) is not None:
         return tuned.call()

@@ -52,7 +52,7 @@ def kernel_forms(step: Instruction, target: Target) -> KernelForms | None:
     if not isinstance(step, Compute) or target.saves_code:
         return None
     sizes = (size for view in step.views for size in (*view.shape, *view.strides))
-    if any(map(is_free, sizes)) or not step.output.type.size:
+    if any(map(is_free, sizes)) or step.output.type.is_empty:
         return None
     return next((forms for forms in FORMS if forms.takes(step, target)), None)
 

@@ -11,6 +11,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct, PairDot, WidenedDot, WordDot
 from quantglow.codegen.llvm.isa.x86.features import octets
 from quantglow.codegen.llvm.values import I8, I64, PTR, Operand, Value, splat
+from quantglow.ir.symbolic.size import Dim
 from quantglow.support.arrays import Array
 
 FLIPPED = 1 << 15
@@ -162,16 +163,16 @@ class AmxTiles:
             return ""
         return f"define internal i64 @{name}() nounwind {REQUEST} {{\n  unreachable\n}}\n"
 
-    def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+    def load(self, b: Builder, register: int, pointer: Value, pitch: Dim) -> None:
         self._move(b, "tileloadd64", register, pointer, pitch)
 
-    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: Dim) -> None:
         self._move(b, "tileloaddt164", register, pointer, pitch)
 
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         self._move(b, "tilestored64", register, pointer, pitch)
 
-    def _move(self, b: Builder, name: str, register: int, pointer: Value, pitch: int) -> None:
+    def _move(self, b: Builder, name: str, register: int, pointer: Value, pitch: Dim) -> None:
         arguments = ((I8, str(register)), (PTR, pointer), (I64, str(pitch)))
         b.do_call(f"llvm.x86.{name}", *arguments)
 

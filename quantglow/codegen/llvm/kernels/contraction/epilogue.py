@@ -34,6 +34,7 @@ from quantglow.ir.ops.arithmetic import is_integer, multiplier
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.unary import X
 from quantglow.ir.program.program import Compute, View
+from quantglow.ir.symbolic.size import decide
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -129,7 +130,7 @@ def _apply_activation(b: Builder, target: Target, op: Conv, sums: Value) -> Valu
     expression = op.activation.expression(None if op.out is None else op.type.params.scale)
     scalars = Scalars(b, target, target.f32_lanes, [sums], [DType.F32])
     if near := _limited_factor(expression):
-        bound = splat(vector(target.f32_lanes, FLOAT), f32(near.args[1].value))
+        bound = splat(vector(target.f32_lanes, FLOAT), f32(float(near.args[1].value)))
         if limited := target.isa.nearest_within(b, sums, bound):
             scalars.done[near] = limited
     return scalars.value(expression)
@@ -146,7 +147,7 @@ def _limited_factor(expr: Expr) -> Expr | None:
 def _is_symmetric(expr: Expr) -> bool:
     match expr:
         case Expr("min", (Expr("max", (x, Expr("f", value=low))), Expr("f", value=high))):
-            return x == X and low == -high
+            return x == X and decide(low == -high)
     return False
 
 

@@ -23,7 +23,7 @@ from quantglow.codegen.llvm.values import Value
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import View
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, decide, is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -32,13 +32,13 @@ from quantglow.support.arrays import Array
 class ImageLayout:
     """An NHWC view as bytes: extents, and distances between batches, rows, columns."""
 
-    count: int
-    height: int
-    width: int
+    count: Dim
+    height: Dim
+    width: Dim
     channels: int
-    batch_pitch: int
-    row_pitch: int
-    column_pitch: int
+    batch_pitch: Dim
+    row_pitch: Dim
+    column_pitch: Dim
     itemsize: int
 
     @staticmethod
@@ -46,21 +46,21 @@ class ImageLayout:
         size = view.type.dtype.nbytes
         n, h, w, c = view.shape
         batch, row, column = (s * size for s in view.strides[:3])
-        return ImageLayout(n, h, w, c, batch, row, column, size)
+        return ImageLayout(n, h, w, int(c), batch, row, column, size)
 
     @property
-    def pitches(self) -> tuple[int, int, int]:
+    def pitches(self) -> tuple[Dim, Dim, Dim]:
         """Distances between batches, rows and columns."""
         return self.batch_pitch, self.row_pitch, self.column_pitch
 
     @property
     def dense(self) -> bool:
         """Pixels at equal distances across rows and batches."""
-        rows = self.height == 1 or self.row_pitch == self.width * self.column_pitch
-        plane = self.height * self.width * self.column_pitch
-        return rows and (self.count == 1 or self.batch_pitch == plane)
+        row, plane = self.width * self.column_pitch, self.height * self.width * self.column_pitch
+        rows = decide(self.height == 1) or decide(self.row_pitch == row)
+        return rows and (decide(self.count == 1) or decide(self.batch_pitch == plane))
 
-    def pixel(self, b: Builder, origin: Value, row: int, column: int) -> Value:
+    def pixel(self, b: Builder, origin: Value, row: int, column: Dim) -> Value:
         """The address of a pixel from that of another; columns of rows of a free pitch share the
         address of their row."""
         down, across = row * self.row_pitch, column * self.column_pitch
@@ -73,10 +73,10 @@ class ImageLayout:
         pixels = self.count * self.height * self.width
         return ImageLayout(1, 1, pixels, self.channels, 0, 0, self._pixel_pitch(), self.itemsize)
 
-    def _pixel_pitch(self) -> int:
-        if self.width > 1:
+    def _pixel_pitch(self) -> Dim:
+        if decide(self.width > 1):
             return self.column_pitch
-        return self.row_pitch if self.height > 1 else self.batch_pitch
+        return self.row_pitch if decide(self.height > 1) else self.batch_pitch
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class ContractionRuns:
     """The taps of one output pixel: ``outer`` x ``inner`` runs of ``nbytes`` bytes."""
 
     outer: int
-    outer_pitch: int
+    outer_pitch: Dim
     inner: int
-    inner_pitch: int
+    inner_pitch: Dim
     nbytes: int
 
     @property
@@ -101,13 +101,13 @@ class ContractionRuns:
 
 def _contraction_runs(conv: Conv, image: ImageLayout) -> ContractionRuns:
     """The taps of ``conv`` on ``image``."""
-    kh, kw, c_group, _ = conv.w.type.shape
+    kh, kw, c_group, _ = conv.w.type.fixed_shape
     column = conv.dilations[1] * image.column_pitch
     row = conv.dilations[0] * image.row_pitch
     nbytes = c_group * image.itemsize
-    if kw == 1 or column == nbytes:
+    if kw == 1 or decide(column == nbytes):
         joined = kw * nbytes
-        if kh == 1 or row == joined:
+        if kh == 1 or decide(row == joined):
             return ContractionRuns(1, 0, 1, 0, kh * joined)
         return ContractionRuns(1, 0, kh, row, joined)
     if kh == 1:
@@ -130,14 +130,14 @@ class Geometry:
         source, result = ImageLayout.of(x), ImageLayout.of(y)
         extra = None if residual is None else ImageLayout.of(residual)
         runs = _contraction_runs(conv, source)
-        pointwise = conv.w.type.shape[:2] == (1, 1) and conv.strides == (1, 1)
+        pointwise = conv.w.type.fixed_shape[:2] == (1, 1) and conv.strides == (1, 1)
         dense = source.dense and result.dense and (extra is None or extra.dense)
         if pointwise and dense:
             flat_extra = None if extra is None else extra.flat()
             return Geometry(source.flat(), result.flat(), flat_extra, runs, (1, 1))
         return Geometry(source, result, extra, runs, conv.strides)
 
-    def input_offset(self, row: int, column: int) -> int:
+    def input_offset(self, row: int, column: int) -> Dim:
         """Bytes from a tile's first input pixel to that of output pixel (row, column)."""
         return (
             row * self.strides[0] * self.x.row_pitch

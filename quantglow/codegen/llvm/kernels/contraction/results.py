@@ -248,7 +248,7 @@ def _may_exceed(op: Conv, magnitudes: Array | int) -> bool:
 def multipliers(op: Conv) -> Array:
     """float32 [O]: from sums to steps of the result (or reals)."""
     scale = np.asarray(op.accumulator_scale(), np.float32)
-    return np.broadcast_to(scale, (op.type.shape[-1],))
+    return np.broadcast_to(scale, (int(op.type.shape[-1]),))
 
 
 def _largest_code(kind: TensorType) -> float:

@@ -29,6 +29,7 @@ from quantglow.codegen.llvm.kernels.depthwise.integer_plan import CARRIED, PASSE
 from quantglow.codegen.llvm.kernels.depthwise.window_kernel import WindowDepthwise
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
+from quantglow.ir.symbolic.size import likely
 
 KERNELS = (
     ElementDepthwise,
@@ -225,11 +226,11 @@ class DepthwiseForms:
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
             return _integer_cycles(kernel)
-        kh, kw = kernel.conv.w.type.shape[:2]
+        kh, kw = kernel.conv.w.type.fixed_shape[:2]
         vectors = -(-kernel.y.channels // kernel.lanes)
         tile = Tile(1, kernel.most_columns, 1)
-        cost = kernel.dot.cost
-        return all_cycles(tile, kernel.y.height, kernel.y.width, vectors, kh * kw, cost)
+        height, width = likely(kernel.y.height), likely(kernel.y.width)
+        return all_cycles(tile, height, width, vectors, kh * kw, kernel.dot.cost)
 
     def _made(
         self, step: Compute, target: Target, choice: KernelChoice
@@ -257,5 +258,5 @@ def _integer_cycles(kernel: IntegerDepthwise) -> float:
     loads = rows.depth * len(blocks.passes) / blocks.vectors
     vector = dots * kernel.dot.cost.dot + interleaved * (SHUFFLES + loads) + ends
     vectors = sum(c.count * c.width for c in kernel.chunks) / kernel.channels * blocks.vectors
-    groups = -(-kernel.y.height // rows.outputs)
-    return groups * (kernel.y.width / blocks.columns) * vectors * vector
+    groups = -(-likely(kernel.y.height) // rows.outputs)
+    return groups * (likely(kernel.y.width) / blocks.columns) * vectors * vector

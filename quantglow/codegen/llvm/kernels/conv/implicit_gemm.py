@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import groups
 from quantglow.codegen.llvm.kernels.conv.loops import ConvLoops, TilePointers
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
 from quantglow.codegen.llvm.values import ABSENT, Value
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import Dim, decide, likely
 
 UNROLL = 4
 """Steps in the body of the inner loop, unless tuned."""
@@ -49,7 +49,7 @@ class ConvKernel(ConvLoops):
     def windows_overlap(self) -> bool:
         """Whether neighboring pixels of a tile read the same bytes within one run."""
         g = self.geometry
-        return g.strides[1] * g.x.column_pitch < g.runs.nbytes
+        return decide(g.strides[1] * g.x.column_pitch < g.runs.nbytes)
 
     @property
     def streams_weights(self) -> bool:
@@ -124,7 +124,7 @@ class ConvKernel(ConvLoops):
         return self.b.load(self.epilogue.results.floats, pointer, align=4)
 
     def contract(
-        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+        self, x: Value, w: Value, offsets: list[Dim], vectors: int, sums: list[Value]
     ) -> list[Value]:
         """Add all steps of all runs."""
         b, runs = self.b, self.geometry.runs
@@ -151,7 +151,7 @@ class ConvKernel(ConvLoops):
         self,
         x: Value,
         w: Value,
-        offsets: list[int],
+        offsets: list[Dim],
         vectors: int,
         sums: list[Value],
         ahead: Value = ABSENT,
@@ -183,7 +183,7 @@ class ConvKernel(ConvLoops):
         self,
         x: Value,
         w: Value,
-        offsets: list[int],
+        offsets: list[Dim],
         vectors: int,
         sums: list[Value],
         count: int,
@@ -229,7 +229,7 @@ class ConvKernel(ConvLoops):
                 sums[index] = self.dot.accumulate(self.b, sums[index], operand, weight)
 
     def add_step(
-        self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]
+        self, row: Value, offsets: list[Dim], weights: list[tuple[Value, ...]], sums: list[Value]
     ) -> None:
         """Add the products of one step to ``sums``."""
         b, dot = self.b, self.dot
@@ -245,7 +245,7 @@ class ConvKernel(ConvLoops):
                 sums[index] = dot.accumulate(b, sums[index], operand, weight)
 
     def add_elements(
-        self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]
+        self, row: Value, offsets: list[Dim], weights: list[tuple[Value, ...]], sums: list[Value]
     ) -> None:
         """The same, one element of all pixels and channels after the other."""
         operands = [self.dot.operand(self.b, self.b.at(row, offset)) for offset in offsets]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quantglow.codegen.llvm.builder import Builder
+from quantglow.codegen.llvm.builder import Builder, Index
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.conv.plan import ConvPlan
 from quantglow.codegen.llvm.values import ABSENT, I1, TRUE, Operand, Value
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, decide, likely
 
 
 @dataclass
@@ -42,7 +42,7 @@ class ConvLoops(ConvPlan):
         )
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         """Work items."""
         return self.rounds[0] * self.parts
 
@@ -53,7 +53,7 @@ class ConvLoops(ConvPlan):
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ABSENT
         self.residual_params, self.residual = added.pointers(pointers)
-        self.tiles: Value | int = self.pixel_tiles
+        self.tiles: Index = self.pixel_tiles
         if self.is_counted:
             self.tiles = b.load_index(pointers[-1 - added.count])
         self.enter()
@@ -73,7 +73,7 @@ class ConvLoops(ConvPlan):
         self.leave()
         return b.finish()
 
-    def _inner(self, part: Value) -> tuple[Value | int, Value | int]:
+    def _inner(self, part: Value) -> tuple[Index, Index]:
         """The rounds of the inner loop that belong to an item."""
         b, inner = self.b, self.tiles if self.panels_outer else self.all_panels
         if self.parts == 1:
@@ -108,10 +108,11 @@ class ConvLoops(ConvPlan):
             self._sizes(g.y.width, self.tile.columns, column, columns),
         )
 
-    def _divided(self, index: Value, by: int, quotients: int) -> tuple[Value, Value]:
+    def _divided(self, index: Value, by: Dim, quotients: Dim) -> tuple[Value, Value]:
         """Quotient, one of so many, and remainder: LLVM does not know that there is but one, and
         small processors divide in each turn of a loop."""
-        if self.target.saves_code and not is_free(quotients) and quotients == 1:
+        single = not isinstance(quotients, Size) and quotients == 1
+        if self.target.saves_code and single:
             return self.b.constant(0), index
         return self.b.divide(index, by)
 
@@ -121,7 +122,7 @@ class ConvLoops(ConvPlan):
         first = b.mul(tile, size)
         if not self.moves_back:
             return first
-        assert self.geometry.y.width >= size
+        assert decide(self.geometry.y.width >= size)
         last = (first, str(self.geometry.y.width - size))
         return b.call(f"llvm.smin.{b.index}", b.index, *((b.index, value) for value in last))
 
@@ -133,7 +134,7 @@ class ConvLoops(ConvPlan):
         group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
         panel_nbytes = panels.vectors * self.vector_steps_nbytes
         return Channels(
-            b.mul(group, self.conv.w.type.shape[2] * self.geometry.x.itemsize),
+            b.mul(group, self.conv.w.type.fixed_shape[2] * self.geometry.x.itemsize),
             b.add(b.mul(group, panels.channels), b.mul(local, width)),
             b.add(b.mul(group, group_nbytes), b.mul(local, panel_nbytes)),
             b.add(b.mul(group, panels.padded_channels), b.mul(local, width)),
@@ -161,26 +162,26 @@ class ConvLoops(ConvPlan):
                             with b.when(test):
                                 self.body(rows, columns, vectors, valid, place)
 
-    def _strided(self) -> tuple[int, int]:
+    def _strided(self) -> tuple[Dim, Dim]:
         g = self.geometry
         return g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
 
-    def _dot3(self, index: tuple[Value, Value, Value], pitches: tuple[int, int, int]) -> Value:
+    def _dot3(self, index: tuple[Value, Value, Value], pitches: tuple[Dim, Dim, Dim]) -> Value:
         b, total = self.b, self.b.constant(0)
         for i, pitch in zip(index, pitches, strict=True):
-            if i != "0" and pitch:
+            if i != "0" and decide(pitch != 0):
                 term = b.mul(i, pitch)
                 total = term if total == "0" else b.add(total, term)
         return total
 
     def _sizes(
-        self, total: int, size: int, index: Operand, count: Value | int
+        self, total: Dim, size: int, index: Operand, count: Index
     ) -> list[tuple[int, Value]]:
         """Tile lengths that occur along one axis, each with the test that it is the turn."""
         tail = total % size
-        if is_free(tail) or not tail:
+        if isinstance(tail, Size) or not tail:
             return [(size, TRUE)]
-        if total < size:
+        if decide(total < size):
             return [(tail, TRUE)]
         last = self.b.compare("eq", self.b.index, self.b.add(index, 1), str(count))
         full = self.b.op("xor", I1, last, "true")

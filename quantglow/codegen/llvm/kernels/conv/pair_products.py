@@ -23,7 +23,7 @@ from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.codegen.llvm.kernels.conv.loops import Channels, TilePointers
 from quantglow.codegen.llvm.values import ABSENT, I32, I64, Value, bits_type, proper_vector, vector
 from quantglow.ir.graph.node import Constant
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -116,7 +116,7 @@ class PairsConvKernel(ConvKernel):
         return replace(super().locate_channels(panel), weights=record)
 
     def contract(
-        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+        self, x: Value, w: Value, offsets: list[Dim], vectors: int, sums: list[Value]
     ) -> list[Value]:
         """Add the steps that fit, then the others."""
         b = self.b
@@ -150,7 +150,7 @@ class PairsConvKernel(ConvKernel):
         dot: DotProduct,
         count: Value,
         place: _Steps,
-        offsets: list[int],
+        offsets: list[Dim],
         vectors: int,
         sums: list[Value],
     ) -> list[Value]:
@@ -185,8 +185,8 @@ class _Steps:
 
 def step_offsets(runs: ContractionRuns) -> Array:
     """int32 [steps]: bytes from a pixel's first tap to what each step reads."""
-    outer = np.arange(runs.outer)[:, None, None] * runs.outer_pitch
-    inner = np.arange(runs.inner)[:, None] * runs.inner_pitch
+    outer = np.arange(runs.outer)[:, None, None] * int(runs.outer_pitch)
+    inner = np.arange(runs.inner)[:, None] * int(runs.inner_pitch)
     return np.asarray(outer + inner + np.arange(runs.steps) * STEP_NBYTES, np.int32).reshape(-1)
 
 
@@ -260,7 +260,7 @@ class BlockConvKernel(ConvKernel):
         self,
         x: Value,
         w: Value,
-        offsets: list[int],
+        offsets: list[Dim],
         vectors: int,
         sums: list[Value],
         count: int,
@@ -283,7 +283,7 @@ class BlockConvKernel(ConvKernel):
                 self.add_blocks([pair[0] for pair in pairs], b.at(w, base), vectors, sums)
         return sums
 
-    def pixel_pairs(self, row: Value, offsets: list[int], steps: int) -> list[tuple[Value, ...]]:
+    def pixel_pairs(self, row: Value, offsets: list[Dim], steps: int) -> list[tuple[Value, ...]]:
         """For each pair of pixels, eight bytes of both for two steps, or twice that for four."""
         b, lanes = self.b, steps // 2
         kind, whole = proper_vector(lanes, I64), vector(2, I64)
@@ -309,7 +309,7 @@ class BlockConvKernel(ConvKernel):
                     sums[index] = dot.multiply(b, sums[index], pair, weights)
 
     def add_last(
-        self, row: Value, offsets: list[int], w: Value, vectors: int, sums: list[Value]
+        self, row: Value, offsets: list[Dim], w: Value, vectors: int, sums: list[Value]
     ) -> None:
         """Add the products of a single step: four bytes of a pixel for both of its lanes."""
         b, dot = self.b, self.dot

@@ -27,7 +27,7 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, candidates, 
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import careful, is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, careful, decide, is_free, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 
@@ -56,7 +56,7 @@ class ConvPlan:
         self.dot = choose_dot(self.conv, x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
-        self.channels = w.shape[3] // self.conv.group
+        self.channels = w.type.fixed_shape[3] // self.conv.group
 
     @cached_property
     def tile(self) -> Tile:
@@ -90,8 +90,8 @@ class ConvPlan:
         """Height and width for which tiles are chosen.  Tiles of an image of free size lie in one
         row, so that only its width has a tail."""
         y = self.geometry.y
-        free = is_free(y.height) or is_free(y.width)
-        return (1 if free else y.height), careful(y.width)
+        free = isinstance(y.height, Size) or isinstance(y.width, Size)
+        return (1 if free else int(y.height)), careful(y.width)
 
     @cached_property
     def panels(self) -> Panels:
@@ -149,17 +149,17 @@ class ConvPlan:
         return is_free(self.geometry.y.width % self.tile.columns)
 
     @cached_property
-    def row_tiles(self) -> int:
+    def row_tiles(self) -> Dim:
         """Tiles above each other in an image."""
         return -(-self.geometry.y.height // self.tile.rows)
 
     @cached_property
-    def column_tiles(self) -> int:
+    def column_tiles(self) -> Dim:
         """Tiles beside each other in a row."""
         return -(-self.geometry.y.width // self.tile.columns)
 
     @property
-    def pixel_tiles(self) -> int:
+    def pixel_tiles(self) -> Dim:
         """Number of tiles of all images."""
         return self.geometry.y.count * self.row_tiles * self.column_tiles
 
@@ -187,10 +187,10 @@ class ConvPlan:
         return self.all_panels >= FEWEST_PANELS and self.packed_nbytes > image_nbytes
 
     @property
-    def rounds(self) -> tuple[int, int]:
+    def rounds(self) -> tuple[Dim, Dim]:
         """Rounds of the outer loop and of the inner one."""
-        rounds = self.all_panels, self.pixel_tiles
-        return rounds if self.panels_outer else rounds[::-1]
+        panels, tiles = self.all_panels, self.pixel_tiles
+        return (panels, tiles) if self.panels_outer else (tiles, panels)
 
     @property
     def parts(self) -> int:
@@ -201,15 +201,16 @@ class ConvPlan:
     @property
     def is_row(self) -> bool:
         """Whether the image is one row of pixels."""
-        return self.geometry.y.count == 1 and self.geometry.y.height == 1
+        return decide(self.geometry.y.count == 1) and decide(self.geometry.y.height == 1)
 
     @property
     def is_counted(self) -> bool:
         """Whether the number of tiles of a row is an operand, so that rows of many lengths have the
         same text."""
-        if is_free(self.column_tiles):
+        if isinstance(self.column_tiles, Size):
             return False  # an operand of its own
-        has_tail = self.column_tiles > 1 and self.geometry.y.width % self.tile.columns > 0
+        width = self.geometry.y.width
+        has_tail = self.column_tiles > 1 and decide(width % self.tile.columns > 0)
         return self.is_row and (self.panels_outer or has_tail)
 
     def counts(self) -> tuple[Array, ...]:

@@ -26,7 +26,7 @@ from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.codegen.llvm.kernels.vector.access import store_partial
 from quantglow.codegen.llvm.values import PTR, Type, Value
 from quantglow.ir.graph.node import Constant
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, decide, is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -68,7 +68,7 @@ class StreamedConvKernel(ConvKernel):
         return Tile(1, 1, 1)
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         return self.geometry.y.count * self.geometry.y.height
 
     @property
@@ -116,10 +116,10 @@ class StreamedConvKernel(ConvKernel):
         return b.finish()
 
     def repeated(
-        self, count: int, carried: Carried, body: Callable[[list[Value]], list[Value]]
+        self, count: Dim, carried: Carried, body: Callable[[list[Value]], list[Value]]
     ) -> list[Value]:
         """The values after ``count`` turns of ``body``."""
-        if count == 1:
+        if decide(count == 1):
             return body([value for _, value in carried])
         loop = self.b.begin_loop(count, carried)
         return self.b.end_loop(loop, body(list(loop.carried)))
@@ -168,7 +168,7 @@ class StreamedConvKernel(ConvKernel):
         body: Callable[[Value, list[Value]], list[Value]],
     ) -> None:
         """``body`` for each group, whose results are the addresses behind its last channels."""
-        nbytes = self.conv.w.type.shape[2] * self.geometry.x.itemsize
+        nbytes = self.conv.w.type.fixed_shape[2] * self.geometry.x.itemsize
 
         def group(values: list[Value]) -> list[Value]:
             constants, x, *others = body(values[0], values[1:])

@@ -25,7 +25,7 @@ from quantglow.codegen.llvm.isa.interface import LINE_NBYTES, MatrixTiles
 from quantglow.codegen.llvm.kernels.contraction.geometry import panel_steps
 from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Size, decide, decide_min, is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -73,7 +73,7 @@ class TilesPlan(ConvKernel):
     def applies(self) -> bool:
         """Whether the target has matrix registers and enough of each is used."""
         x = self.step.inputs[0].type
-        if self.target.isa.tiles is None or x.dtype is not DType.U8 or not x.size:
+        if self.target.isa.tiles is None or x.dtype is not DType.U8 or x.is_empty:
             return False
         height, width = self.image_size
         pixels = height * width / (self.blocks.count * self.matrix_tiles.rows)
@@ -138,29 +138,28 @@ class TilesPlan(ConvKernel):
         blocks = height * -(-width // self.matrix_tiles.rows)
         if self._panel_vectors == 1 or blocks <= SUMS:
             return SUMS
-        if (
-            blocks <= 2 * SUMS
-            and self._pixels_nbytes(min(width, self.matrix_tiles.rows)) <= FEW_NBYTES
-        ):
+        positions = min(width, self.matrix_tiles.rows)
+        if blocks <= 2 * SUMS and decide(self._pixels_nbytes(positions) <= FEW_NBYTES):
             return SUMS
         if self._panel_vectors > 2 and self.vector_steps_nbytes <= NEAR_NBYTES:
             return 1
         return 2
 
-    def _pixels_nbytes(self, positions: int) -> int:
+    def _pixels_nbytes(self, positions: int) -> Dim:
         """Bytes that as many blocks as sums read, with so many positions each."""
         g = self.geometry
-        return SUMS * positions * min(g.strides[1] * g.x.column_pitch, g.runs.nbytes)
+        return SUMS * positions * decide_min(g.strides[1] * g.x.column_pitch, g.runs.nbytes)
 
     @property
     def _flat_pitch(self) -> int:
         """Positions of the input from one row of output pixels to the next, if all lie at equal
         distances; else 0."""
         g = self.geometry
-        if self._is_free or g.y.count * g.y.height == 1:
+        if self._is_free or decide(g.y.count * g.y.height == 1):
             return 0
         down, across = g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
-        return down // across if across and down % across == 0 else 0
+        is_even = decide(across != 0) and decide(down % across == 0)
+        return int(down // across) if is_even else 0
 
     # -- depth
 
@@ -290,9 +289,10 @@ class TilesPlan(ConvKernel):
     def _groups(self) -> int:
         """Groups of all images."""
         height, width = self.blocks.size
-        y = self.geometry.y
-        images = FREE_IMAGES if is_free(y.count) else y.count
-        return images * -(-y.height // height) * -(-y.width // width)
+        rows, columns = self.image_size
+        count = self.geometry.y.count
+        images = FREE_IMAGES if isinstance(count, Size) else count
+        return images * -(-rows // height) * -(-columns // width)
 
     @property
     def share_nbytes(self) -> int:

@@ -32,6 +32,7 @@ from quantglow.codegen.llvm.kernels.conv.loops import TilePointers
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import I8, I32, Value, vector
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -80,7 +81,7 @@ class GatheredConvKernel(ConvKernel):
     @property
     def pixel_pitch(self) -> int:
         """Bytes from the window of one output pixel to that of the next."""
-        return self.geometry.strides[1] * self.geometry.x.column_pitch
+        return self.geometry.strides[1] * int(self.geometry.x.column_pitch)
 
     @property
     def total_steps(self) -> int:
@@ -114,7 +115,7 @@ class GatheredConvKernel(ConvKernel):
     # -- one tile
 
     def contract(
-        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+        self, x: Value, w: Value, offsets: list[Dim], vectors: int, sums: list[Value]
     ) -> list[Value]:
         b, runs, step_nbytes = self.b, self.geometry.runs, vectors * self.dot.weight_nbytes
         for row in range(runs.inner):
@@ -219,7 +220,7 @@ class SharedConvKernel(ConvKernel):
         return bias[:-1] * pixels + [bias[-1]] * -(-pixels // 2)
 
     def add_step(
-        self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]
+        self, row: Value, offsets: list[Dim], weights: list[tuple[Value, ...]], sums: list[Value]
     ) -> None:
         b, dot, whole = self.b, self.dot, len(weights) - 1
         first_shared = len(offsets) * whole

@@ -8,7 +8,6 @@ write the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +38,16 @@ from quantglow.codegen.llvm.kernels.vector.vectors import (
 )
 from quantglow.codegen.llvm.values import Type, Value, bits_type, splat, vector
 from quantglow.ir.program.program import Copy, Fill, View
-from quantglow.ir.symbolic.size import careful, is_free, likely, surely_divides
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Size,
+    careful,
+    decide,
+    decide_equal,
+    likely,
+    prod,
+    surely_divides,
+)
 
 FILL_ITEMS = 16
 """Shares into which a fill is cut; every box gives each item its part."""
@@ -57,7 +65,7 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     kind = step.dst.type
     axes = collapse_axes(kind.shape, (step.dst, step.src))
     itemsize = kind.dtype.nbytes
-    if axes[-1].strides == (itemsize, itemsize):
+    if decide_equal(axes[-1].strides, (itemsize, itemsize)):
         axes, itemsize = _as_bytes(axes, itemsize), 1
     b = Builder(index=target.isa.index)
     pointers = b.kernel(2)
@@ -71,7 +79,7 @@ def _as_bytes(axes: Sequence[LoopAxis], itemsize: int) -> list[LoopAxis]:
 
 def _emit(
     b: Builder, target: Target, axes: list[LoopAxis], itemsize: int, pointers: Sequence[Value]
-) -> int:
+) -> Dim:
     """The best code for the strides; the number of work items."""
     element = bits_type(8 * itemsize)
     if _planar(axes, itemsize):
@@ -89,7 +97,7 @@ def _rows(
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
-) -> int:
+) -> Dim:
     row = axes[-1]
     nest = Nest(tuple(axes[:-1]), row, _lanes(target, itemsize, row.size), UNROLL)
 
@@ -102,9 +110,10 @@ def _rows(
     return nest.items
 
 
-def _lanes(target: Target, itemsize: int, length: int) -> int:
+def _lanes(target: Target, itemsize: int, length: Dim) -> int:
     """Elements of a vector, fewer for short rows."""
-    return narrower(target.vector_nbytes // itemsize, length if is_free(length) else max(length, 1))
+    room = length if isinstance(length, Size) else max(length, 1)
+    return narrower(target.vector_nbytes // itemsize, room)
 
 
 def _planar(axes: Sequence[LoopAxis], itemsize: int) -> bool:
@@ -113,11 +122,11 @@ def _planar(axes: Sequence[LoopAxis], itemsize: int) -> bool:
         return False
     pixels, channels = axes[-2:]
     few = (
-        not is_free(channels.size)
+        not isinstance(channels.size, Size)
         and 1 < channels.size <= MAX_PLANES
-        and channels.strides[0] == itemsize
+        and decide(channels.strides[0] == itemsize)
     )
-    return few and pixels.strides == (channels.size * itemsize, itemsize)
+    return few and decide_equal(pixels.strides, (channels.size * itemsize, itemsize))
 
 
 def _interleave(
@@ -127,17 +136,17 @@ def _interleave(
     element: Type,
     itemsize: int,
     pointers: Sequence[Value],
-) -> int:
+) -> Dim:
     pixels, channels = axes[-2:]
-    lanes = min(16, _lanes(target, itemsize, pixels.size))
+    count, lanes = int(channels.size), min(16, _lanes(target, itemsize, pixels.size))
     nest = Nest(tuple(axes[:-2]), pixels, lanes, 1)
 
     def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
         for piece in split_masked(group):
-            sources = [b.at(at[1], c * channels.strides[1]) for c in range(channels.size)]
+            sources = [b.at(at[1], c * channels.strides[1]) for c in range(count)]
             planes = [load_strided(b, element, itemsize, s, itemsize, piece) for s in sources]
             mixed = interleave_vectors(b, element, piece.lanes, planes)
-            kind = vector(piece.lanes * channels.size, element)
+            kind = vector(piece.lanes * count, element)
             b.store(kind, mixed, b.at(at[0], piece.start * pixels.strides[0]))
 
     nest.emit(b, target, pointers, body)
@@ -149,15 +158,15 @@ def _find_tiles(
 ) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, LoopAxis], int] | None:
     """Outer axes; the axes dense in the source and in the destination; the size of the tiles."""
     across = axes[-1]
-    if across.strides[0] != itemsize:
+    if decide(across.strides[0] != itemsize):
         return None
     for position, along in enumerate(axes[:-1]):
-        if along.strides[1] != itemsize:
+        if decide(along.strides[1] != itemsize):
             continue
         widest = min(target.vector_nbytes, MOST_ROW_NBYTES) if itemsize == 4 else ROW_NBYTES
         largest = widest // itemsize
         size = narrower(largest, min(careful(along.size), careful(across.size)))
-        if size >= 2 and along.size >= size and across.size >= size:
+        if size >= 2 and decide(along.size >= size) and decide(across.size >= size):
             outer = tuple(a for i, a in enumerate(axes[:-1]) if i != position)
             return outer, (along, across), size
     return None
@@ -170,7 +179,7 @@ def _transpose(
     size: int,
     element: Type,
     pointers: Sequence[Value],
-) -> int:
+) -> Dim:
     """Square tiles; the last of a row or column overlaps its neighbor."""
     along, across = tile
     tiles = [-(-axis.size // size) for axis in tile]
@@ -183,10 +192,10 @@ def _transpose(
         with b.loop(0, tiles[1]) as column:
             at = advance(b, at_block, across, _overlapping(b, column, size, across.size))
             _tile(b, tile, size, element, at)
-    return tiles[0] * math.prod(axis.size for axis in outer)
+    return tiles[0] * prod(axis.size for axis in outer)
 
 
-def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
+def _overlapping(b: Builder, index: Value, size: int, length: Dim) -> Value:
     """The first element of a tile, moved back where the tile would not fit."""
     first = b.mul(index, size)
     if surely_divides(size, length):
@@ -223,19 +232,19 @@ class FillKernel:
     def call(self) -> KernelCall:
         """``dst[outside interior] = value``"""
         self.base, self.table = self.b.kernel(2)
-        elements = 0
+        elements: Dim = 0
         for box in self.step.boxes():
             elements += box.type.size
-            if box.type.size:  # A frame around nothing has boxes of no height or width.
+            if not box.type.is_empty:  # A frame around nothing has boxes of no height or width.
                 self.box(box)
-        items = FILL_ITEMS if elements else 0
+        items = FILL_ITEMS if decide(elements != 0) else 0
         nbytes = elements * self.step.dst.type.dtype.nbytes
         pointers = (self.step.dst, np.array(self.sizes or [0], np.int64))
         return KernelCall(self.b.finish(), pointers, items, likely(nbytes) / 8, "fill")
 
-    def operand(self, value: int) -> Value:
+    def operand(self, value: Dim) -> Value:
         """A number that is no part of the text."""
-        if is_free(value):
+        if isinstance(value, Size):
             return self.b.constant(value)
         self.sizes.append(value)
         return self.b.load_index(self.b.at(self.table, 8 * (len(self.sizes) - 1)))
@@ -246,21 +255,21 @@ class FillKernel:
         axes = collapse_axes(box.shape, (box,))
         first = b.at(self.base, self.operand((box.offset - self.step.dst.offset) * itemsize))
         outer, row = axes[:-1], axes[-1]
-        if row.strides != (itemsize,):
+        if not decide_equal(row.strides, (itemsize,)):
             outer, row = axes, LoopAxis(1, (itemsize,))
         nbytes = row.size * itemsize
         most = min(max(careful(nbytes), itemsize), self.target.vector_nbytes)
         wide = 1 << (most.bit_length() - 1)
-        if nbytes < wide:
+        if decide(nbytes < wide):
             raise AssertionError("the shape at hand is at least as wide")
-        if not outer and nbytes > wide:
+        if not outer and decide(nbytes > wide):
             self.rows(first, [LoopAxis(nbytes // wide, (wide,))], wide, wide)
             last = b.at(first, self.operand(nbytes - wide))
             self.rows(last, [], wide, wide)
             return
         self.rows(first, sorted(outer, key=lambda axis: likely(axis.size)), nbytes, wide)
 
-    def rows(self, first: Value, axes: list[LoopAxis], nbytes: int, wide: int) -> None:
+    def rows(self, first: Value, axes: list[LoopAxis], nbytes: Dim, wide: int) -> None:
         """Rows of ``nbytes`` along axes, in vectors of ``wide`` bytes."""
         b = self.b
         if not axes:
@@ -271,7 +280,7 @@ class FillKernel:
         self.nest(first, whole, shared, nbytes, wide)
 
     def nest(
-        self, at: Value, whole: list[LoopAxis], shared: LoopAxis, nbytes: int, wide: int
+        self, at: Value, whole: list[LoopAxis], shared: LoopAxis, nbytes: Dim, wide: int
     ) -> None:
         b, axis = self.b, whole[0] if whole else shared
         count, stride = self.operand(axis.size), self.operand(axis.strides[0])
@@ -289,13 +298,14 @@ class FillKernel:
         first, last = (b.divide(b.mul(i, count), FILL_ITEMS)[0] for i in ("%begin", "%end"))
         return first, last
 
-    def row(self, at: Value, nbytes: int, wide: int) -> None:
+    def row(self, at: Value, nbytes: Dim, wide: int) -> None:
         """One row; ``nbytes`` is at least ``wide``."""
-        if nbytes > wide:
+        if decide(nbytes > wide):
             with self.b.loop(0, self.operand(nbytes // wide)) as index:
                 self.store(self.b.at(at, self.b.mul(index, wide)), wide)
-        if nbytes == wide or not surely_divides(wide, nbytes):
-            self.store(self.b.at(at, self.operand(nbytes - wide)) if nbytes > wide else at, wide)
+        if decide(nbytes == wide) or not surely_divides(wide, nbytes):
+            is_wider = decide(nbytes > wide)
+            self.store(self.b.at(at, self.operand(nbytes - wide)) if is_wider else at, wide)
 
     def store(self, at: Value, wide: int) -> None:
         dtype = self.step.dst.type.dtype

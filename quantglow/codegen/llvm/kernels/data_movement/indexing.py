@@ -17,14 +17,14 @@ from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.codegen.llvm.values import I1, I64, Operand, Value, vector
 from quantglow.ir.ops import Gather, Scatter, TopK
 from quantglow.ir.program.program import BufferKind, Compute, View
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import Dim, Shape, decide, likely
 from quantglow.ir.types import DType
 
 Combine = Callable[[Value, Value, int], Value]
 """(old, new, lanes) -> the value to store."""
 
 
-def _byte_strides(view: View) -> tuple[int, ...]:
+def _byte_strides(view: View) -> Shape:
     return tuple(s * view.type.dtype.nbytes for s in view.strides)
 
 
@@ -35,7 +35,7 @@ def load_index(b: Builder, view: View, pointer: Value, position: Value) -> Value
     return raw if element == I64 else b.cast("sext", element, raw, I64)
 
 
-def from_the_end(b: Builder, index: Value, size: int) -> tuple[Value, Value]:
+def from_the_end(b: Builder, index: Value, size: Dim) -> tuple[Value, Value]:
     """An index counted from the begin, and whether it is out of range."""
     negative = b.compare("slt", I64, index, "0")
     moved = b.op("add", I64, index, str(size))
@@ -54,7 +54,7 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
     copy = _RowCopy(b, target, x.type.dtype, inner)
     outer_strides = (_byte_strides(step.output), _byte_strides(x))
     with b.loop("%begin", "%end") as item:
-        block, position = b.divide(item, count) if outer > 1 else ("0", item)
+        block, position = b.divide(item, count) if decide(outer > 1) else ("0", item)
         model_index = load_index(b, indices, chosen, position)
         index, is_outside = from_the_end(b, model_index, rows)
         with b.when(is_outside):
@@ -79,7 +79,7 @@ class _RowCopy:
     b: Builder
     target: Target
     dtype: DType
-    size: int
+    size: Dim
     combine: Combine | None = None
 
     def emit(self, to: Value, source: Value) -> None:
@@ -157,7 +157,7 @@ def emit_top_k(step: Compute, target: Target) -> KernelCall:
         best = _Best(b, x.type.dtype, op.largest, to, at)
         with b.loop(0, op.k) as index:
             b.store(I64, best.insert(b.as_long(index), index), best.slot(index))
-        if op.k < length:
+        if decide(op.k < length):
             with b.loop(op.k, length) as index:
                 last = b.load(I64, best.slot(str(op.k - 1)))
                 long = b.as_long(index)

@@ -37,7 +37,7 @@ from quantglow.codegen.llvm.values import (
 )
 from quantglow.ir.ops import Resize
 from quantglow.ir.program.program import Compute, View
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -57,10 +57,10 @@ class FreeTaps:
     target: Target
     op: Resize
     axis: int
-    pitch: int
+    pitch: Dim
 
     @staticmethod
-    def applies(op: Resize, axis: int, pitch: int) -> bool:
+    def applies(op: Resize, axis: int, pitch: Dim) -> bool:
         """Whether the taps depend on free sizes."""
         sizes = (op.x.type.shape[axis + 1], op.sizes[axis], pitch)
         return any(map(is_free, sizes)) and op.coordinates in COORDINATES
@@ -92,7 +92,7 @@ class FreeTaps:
         weight = b.select(kind, is_same, splat(kind, f32(0.5)), fraction)
         return [b.op("fsub", kind, splat(kind, f32(1.0)), weight), weight]
 
-    def _size(self, lanes: int, value: int) -> Value:
+    def _size(self, lanes: int, value: Dim) -> Value:
         """A size in int32 lanes."""
         return self.b.broadcast(lanes, I32, self.b.as_int(str(value)))
 
@@ -227,7 +227,7 @@ class _Resize:
         return self.x.type.dtype
 
     @property
-    def strides(self) -> list[int]:
+    def strides(self) -> list[Dim]:
         """Bytes; the type is the same on both sides."""
         return [s * self.dtype.nbytes for s in self.x.strides]
 
@@ -253,7 +253,7 @@ class _Resize:
         for axis, free in enumerate(self.free):
             if free is not None:
                 continue
-            taps, stride = self.op.taps(axis), self.strides[axis + 1]
+            taps, stride = self.op.taps(axis), int(self.strides[axis + 1])
             offsets = np.stack([taps.first, taps.second], axis=1).astype(np.int64) * stride
             weights = np.stack([np.float32(1) - taps.weight, taps.weight], axis=1)
             tables += [offsets, weights.astype(np.float32)]
@@ -316,7 +316,7 @@ class _Resize:
         return [self.b.load(element, entry, nbytes) for entry in entries]
 
     def channels(
-        self, pointers: Sequence[Value], stride: int, u: Sequence[Value], v: Sequence[Value]
+        self, pointers: Sequence[Value], stride: Dim, u: Sequence[Value], v: Sequence[Value]
     ) -> None:
         """All channels of a result pixel."""
         strides = (stride, *(self.strides[3] for _ in pointers[1:]))

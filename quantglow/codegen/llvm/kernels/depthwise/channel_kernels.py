@@ -64,7 +64,7 @@ class FloatDepthwise(ChannelVectors):
     def applies(self) -> bool:
         dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
         # Rows of taps are unrolled one by one where there are many.
-        most = UNROLLED_TAPS * self.conv.w.type.shape[0]
+        most = UNROLLED_TAPS * self.conv.w.type.fixed_shape[0]
         return is_depthwise(self.conv, most) and dtypes == {DType.F32}
 
     @property
@@ -93,7 +93,7 @@ class FloatDepthwise(ChannelVectors):
         """Weights [blocks of channels, taps, lanes] and bias [blocks, lanes], zero-padded."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
-        kh, kw, _, c = w.type.shape
+        kh, kw, _, c = w.type.fixed_shape
         padding = -c % self.lanes
         taps = np.pad(w.value.reshape(kh * kw, c), ((0, 0), (0, padding)))
         blocks = taps.reshape(kh * kw, -1, self.lanes).transpose(1, 0, 2)
@@ -104,7 +104,7 @@ class FloatDepthwise(ChannelVectors):
     def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """``ChannelVectors``"""
         b, kind = self.b, self.dot.kind
-        kh, kw = self.conv.w.type.shape[:2]
+        kh, kw = self.conv.w.type.fixed_shape[:2]
         sums = [b.load(kind, at.bias, align=4)] * count
         if kh * kw <= UNROLLED_TAPS:
             for i in range(kh):
@@ -119,7 +119,7 @@ class FloatDepthwise(ChannelVectors):
         self, sums: list[Value], valid: int, x: Value, w: Value, row: int
     ) -> list[Value]:
         """The sums of neighboring pixels, and the products of a row of taps."""
-        b, kw, totals = self.b, self.conv.w.type.shape[1], list(sums)
+        b, kw, totals = self.b, self.conv.w.type.fixed_shape[1], list(sums)
         for j in range(kw):
             place = b.at(w, (row * kw + j) * self.tap_nbytes)
             weights = (b.load(self.dot.kind, place, align=4),)
@@ -150,7 +150,7 @@ class ElementDepthwise(FloatDepthwise):
     @property
     def usual_columns(self) -> int:
         """Output columns in registers, beside the weights of a row of taps."""
-        taps = self.conv.w.type.shape[1]
+        taps = self.conv.w.type.fixed_shape[1]
         free = 2 * self.target.registers - taps - 2  # words take half a register
         return max(1, min(MOST_COLUMNS, free // 2))
 
@@ -163,7 +163,7 @@ class ElementDepthwise(FloatDepthwise):
         multipliers [blocks, lanes], zero-padded."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
-        kh, kw, _, c = w.type.shape
+        kh, kw, _, c = w.type.fixed_shape
         padding = -c % self.lanes
         taps = np.pad(w.value.reshape(kh * kw, c).astype(np.int16), ((0, 0), (0, padding)))
         blocks = taps.reshape(kh * kw, -1, self.lanes).transpose(1, 0, 2)
@@ -180,14 +180,14 @@ class ElementDepthwise(FloatDepthwise):
         """``ChannelVectors``"""
         x = self.b.opaque(at.x)
         sums = [self.b.load(self.dot.kind, at.bias, align=4)] * count
-        for row in range(self.conv.w.type.shape[0]):
+        for row in range(self.conv.w.type.fixed_shape[0]):
             self.add_row(row, valid, x, at.w, sums)
         return sums
 
     def add_row(self, row: int, valid: int, x: Value, w: Value, sums: list[Value]) -> None:
         """Add the products of one row of taps."""
         b, dot = self.b, self.dot
-        taps = self.conv.w.type.shape[1]
+        taps = self.conv.w.type.fixed_shape[1]
         places = (b.at(w, (row * taps + j) * self.tap_nbytes) for j in range(taps))
         weights = [b.load(vector(self.lanes, I16), place, align=2) for place in places]
         element = ELEMENTS[self.conv.x.type.dtype]
@@ -202,7 +202,7 @@ class ElementDepthwise(FloatDepthwise):
         """Input columns from left to right, with the (output column, tap) that each belongs to."""
         uses: dict[int, list[tuple[int, int]]] = {}
         for column in range(columns):
-            for tap in range(self.conv.w.type.shape[1]):
+            for tap in range(self.conv.w.type.fixed_shape[1]):
                 source = column * self.conv.strides[1] + tap * self.conv.dilations[1]
                 uses.setdefault(source, []).append((column, tap))
         yield from sorted(uses.items())
@@ -258,14 +258,14 @@ class TapDepthwise(ChannelVectors):
 
     def sums(self, count: int, valid: int, at: ChannelPointers) -> list[Value]:
         """``ChannelVectors``: a loop over the rows of large windows."""
-        b, ints, rows = self.b, self.epilogue.results.ints, self.conv.w.type.shape[0]
+        b, ints, rows = self.b, self.epilogue.results.ints, self.conv.w.type.fixed_shape[0]
         x, sums = b.opaque(at.x), [b.load(ints, at.bias, align=4)] * count
         if rows <= UNROLLED_ROWS:
             for row in range(rows):
                 sums = self.row_of_taps(count, row, at.w, x, sums)
             return sums
         loop = b.begin_times(rows, [(ints, value) for value in sums])
-        w_row = b.at(at.w, b.mul(loop.index, self.conv.w.type.shape[1] * self.tap_nbytes))
+        w_row = b.at(at.w, b.mul(loop.index, self.conv.w.type.fixed_shape[1] * self.tap_nbytes))
         x_row = b.at(x, b.mul(loop.index, self.conv.dilations[0] * self.x.row_pitch))
         totals = self.row_of_taps(count, 0, b.opaque(w_row), b.opaque(x_row), list(loop.carried))
         return b.end_times(loop, rows, totals)
@@ -276,7 +276,7 @@ class TapDepthwise(ChannelVectors):
         """``sums`` and the products of a row of the window, for neighboring output pixels."""
         assert self.products is not None
         b, products, sums = self.b, self.products, list(sums)
-        width = self.conv.w.type.shape[1]
+        width = self.conv.w.type.fixed_shape[1]
         for j in range(width):
             weights = products.weights(b, b.at(w, (row * width + j) * products.weight_nbytes))
             for column in range(count):

@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.kernels.vector.access import store_partial
 from quantglow.codegen.llvm.values import ABSENT, Operand, Value
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Size, likely
 from quantglow.support.arrays import Array
 
 FACTOR_NBYTES = 4
@@ -62,7 +62,7 @@ class ChannelVectors:
 
     @property
     def taps(self) -> int:
-        kh, kw = self.conv.w.type.shape[:2]
+        kh, kw = self.conv.w.type.fixed_shape[:2]
         return kh * kw
 
     @property
@@ -173,11 +173,11 @@ class ChannelVectors:
 
     def all_columns(self, valid: int, at: ChannelPointers) -> None:
         """Tiles of columns, then the rest of the row."""
-        if is_free(self.y.width):
+        width, most = self.y.width, self.most_columns
+        if isinstance(width, Size):
             self.free_columns(valid, at)
             return
-        most = self.most_columns
-        tiles, remainder = divmod(self.y.width, most)
+        tiles, remainder = divmod(width, most)
         if tiles:
             with self.b.loop(0, tiles) as tile:
                 self.columns(most, valid, self.columns_on(at, tile, most))

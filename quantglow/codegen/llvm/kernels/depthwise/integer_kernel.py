@@ -24,7 +24,15 @@ from quantglow.codegen.llvm.kernels.depthwise.plan import Chunk
 from quantglow.codegen.llvm.kernels.vector.access import load_partial, store_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import ABSENT, FLOAT, Operand, Type, Value, vector
-from quantglow.ir.symbolic.size import is_free, likely, surely_divides
+from quantglow.ir.symbolic.size import (
+    Dim,
+    Size,
+    decide,
+    decide_max,
+    decide_min,
+    likely,
+    surely_divides,
+)
 
 MANY_GROUPS = 24
 """Groups of rows that threads share evenly as they are; for fewer the channels are cut in two."""
@@ -63,7 +71,7 @@ class IntegerDepthwise(IntegerPlan):
 
     # -- loops
 
-    def text(self, groups: int, parts: int) -> str:
+    def text(self, groups: Dim, parts: int) -> str:
         """Each group of rows is ``parts`` items, of some of the channels each."""
         b, run = self.b, 0
         added = self.epilogue.residual
@@ -136,23 +144,23 @@ class IntegerDepthwise(IntegerPlan):
     def all_columns(self, chunk: Chunk, place: _ChunkPointers) -> None:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
         rest."""
-        side = self.channels // chunk.width
-        if is_free(self.y.width) and self.y.width >= side * self.blocks.columns:
+        side, width = self.channels // chunk.width, self.y.width
+        if isinstance(width, Size) and decide(width >= side * self.blocks.columns):
             self.free_columns(chunk, place, side)
             return
-        whole, remainder = divmod(self.y.width, side)
+        whole, remainder = divmod(width, side)
         blocks, single = divmod(whole, self.blocks.columns)
         held: Columns = {}
-        if blocks:
+        if decide(blocks != 0):
             held = self.block_loop(chunk, place, side, blocks)
-        for index in range(single):
+        for index in range(int(single)):
             start = (blocks * self.blocks.columns + index) * side
             window = self.block(chunk, self._from(place, start), side, 1, side, held)
             passed = side * self.conv.strides[1]
             held = {t - passed: window[t] for t in window} if self.blocks.carry else {}
-        if remainder:
-            start = max(self.y.width - side, 0)
-            self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
+        if decide(remainder != 0):
+            start, valid = decide_max(width - side, 0), int(decide_min(side, width))
+            self.block(chunk, self._from(place, start), side, 1, valid, {})
 
     def free_columns(self, chunk: Chunk, place: _ChunkPointers, side: int) -> None:
         """Every output column of a row group of a free width: whole blocks, and one that ends
@@ -160,12 +168,12 @@ class IntegerDepthwise(IntegerPlan):
         b, width, columns = self.b, self.y.width, self.blocks.columns
         remainder = width % (side * columns)
         self.block_loop(chunk, place, side, width // (side * columns))
-        if is_free(remainder) or remainder:
+        if isinstance(remainder, Size) or remainder:
             with b.when(b.compare("ne", b.index, str(remainder), "0")):
                 last = self._from(place, width - side * columns)
                 self.block(chunk, last, side, columns, side, {})
 
-    def _from(self, place: _ChunkPointers, column: int) -> _ChunkPointers:
+    def _from(self, place: _ChunkPointers, column: Dim) -> _ChunkPointers:
         """The place of a column."""
         return self._columns_on(place, str(column), 1)
 
@@ -179,7 +187,7 @@ class IntegerDepthwise(IntegerPlan):
         x, y = (b.opaque(b.at(*each)) for each in ((place.x, x), (place.y, y)))
         return replace(place, x=x, y=y, residual=residual)
 
-    def block_loop(self, chunk: Chunk, place: _ChunkPointers, side: int, blocks: int) -> Columns:
+    def block_loop(self, chunk: Chunk, place: _ChunkPointers, side: int, blocks: Dim) -> Columns:
         """Whole blocks from the left; interleaved columns pass from one to the next, and after
         the last."""
         b, columns = self.b, self.blocks.columns * side
@@ -325,7 +333,7 @@ class IntegerDepthwise(IntegerPlan):
         last = self.y.width - 1
         parts = []
         for pixel in range(side):
-            source = column + min(pixel, last) * self.conv.strides[1]
+            source = column + decide_min(pixel, last) * self.conv.strides[1]
             parts.append(b.load(vector(width, element), self.x.pixel(b, x, row, source)))
         return self._side_by_side(parts, width, element)
 

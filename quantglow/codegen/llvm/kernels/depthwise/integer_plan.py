@@ -46,7 +46,7 @@ from quantglow.codegen.llvm.values import I8, I16, Value, bits_type, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import decide, likely
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -92,11 +92,11 @@ class IntegerPlan:
 
     @cached_property
     def row_taps(self) -> list[int]:
-        return [k * self.conv.dilations[0] for k in range(self.conv.w.type.shape[0])]
+        return [k * self.conv.dilations[0] for k in range(self.conv.w.type.fixed_shape[0])]
 
     @cached_property
     def column_taps(self) -> list[int]:
-        return [k * self.conv.dilations[1] for k in range(self.conv.w.type.shape[1])]
+        return [k * self.conv.dilations[1] for k in range(self.conv.w.type.fixed_shape[1])]
 
     @property
     def taps(self) -> ColumnTaps:
@@ -114,7 +114,7 @@ class IntegerPlan:
             return self.rows_of(self.chosen.tile[0])
         depth = STEP_NBYTES // self.x.itemsize
         plan = plan_rows(likely(self.y.height), self.row_taps, self.conv.strides[0], depth)
-        assert self.y.height >= plan.outputs
+        assert decide(self.y.height >= plan.outputs)
         return plan
 
     def rows_of(self, outputs: int) -> RowPlan:
@@ -153,7 +153,7 @@ class IntegerPlan:
     @property
     def possible_choices(self) -> list[KernelChoice]:
         """All rows and blocks that can be chosen."""
-        plans = map(self.rows_of, range(1, min(MOST_ROWS, self.y.height) + 1))
+        plans = map(self.rows_of, range(1, min(MOST_ROWS, likely(self.y.height)) + 1))
         return [block_choice(rows, blocks) for rows in plans for blocks in self.row_blocks(rows)]
 
     @property

@@ -20,7 +20,7 @@ MOST_ROWS, MOST_COLUMNS = 4, 4
 
 def is_depthwise(conv: Conv, taps: int = UNROLLED_TAPS) -> bool:
     """Whether a convolution has one input channel for each result, and ``taps`` at most."""
-    kh, kw = conv.w.type.shape[:2]
+    kh, kw = conv.w.type.fixed_shape[:2]
     return conv.depthwise and kh * kw <= taps
 
 

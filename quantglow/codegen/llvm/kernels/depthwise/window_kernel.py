@@ -29,7 +29,7 @@ from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, integer, p
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import fixed, is_free
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -123,12 +123,14 @@ class WindowDepthwise:
 
     @property
     def _image_axes(self) -> tuple[WindowAxis, WindowAxis]:
-        """From left to right, and from top to bottom."""
-        kh, kw = self.conv.w.type.shape[:2]
+        """From left to right, and from top to bottom: all sizes of them are known."""
+        kh, kw = self.conv.w.type.fixed_shape[:2]
         (down, right), (low, wide) = self.conv.strides, self.conv.dilations
-        x, y = self.x, self.y
-        columns = WindowAxis(y.width, x.column_pitch, y.column_pitch, kw, right, wide)
-        return columns, WindowAxis(y.height, x.row_pitch, y.row_pitch, kh, down, low)
+        width, height = fixed((self.y.width, self.y.height))
+        _, x_row, x_column = fixed(self.x.pitches)
+        _, y_row, y_column = fixed(self.y.pitches)
+        columns = WindowAxis(width, x_column, y_column, kw, right, wide)
+        return columns, WindowAxis(height, x_row, y_row, kh, down, low)
 
     def _tiles(self, axis: WindowAxis) -> int:
         """Tiles of a line."""
@@ -178,7 +180,7 @@ class WindowDepthwise:
 
     def call(self) -> KernelCall:
         self.epilogue.check()
-        kh, kw = self.conv.w.type.shape[:2]
+        kh, kw = self.conv.w.type.fixed_shape[:2]
         results = self.y.count * self.y.height * self.y.width * self.y.channels
         return KernelCall(
             code=self.text,

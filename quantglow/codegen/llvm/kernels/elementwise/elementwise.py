@@ -32,7 +32,7 @@ from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, ConstantValue, Va
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, decide, likely
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
@@ -101,9 +101,9 @@ def _kept_parts(
     return memories
 
 
-def _lanes(target: Target, length: int) -> int:
+def _lanes(target: Target, length: Dim) -> int:
     """float32 lanes; fewer where a whole row is shorter."""
-    if is_free(length):
+    if isinstance(length, Size):
         return target.f32_lanes
     if target.isa.has_masks and length > 4:
         return min(target.f32_lanes, max(4, 1 << (length - 1).bit_length()))
@@ -136,11 +136,11 @@ def _planes(axes: Sequence[LoopAxis], itemsize: int) -> LoopAxis | None:
         return None
     pixels, channels = axes[-2:]
     few = (
-        not is_free(channels.size)
+        not isinstance(channels.size, Size)
         and 1 < channels.size <= MAX_PLANES
-        and channels.strides[0] == itemsize
+        and decide(channels.strides[0] == itemsize)
     )
-    dense = pixels.strides[0] == channels.size * itemsize
+    dense = decide(pixels.strides[0] == channels.size * itemsize)
     return channels if few and dense else None
 
 
@@ -167,7 +167,7 @@ class _ElementwiseBody:
                 self._pixels(pointers, piece, self.planes)
             return
         stride = self.row.strides[0]
-        if self.quantized is not None and stride == 1:
+        if self.quantized is not None and decide(stride == 1):
             full = sum(piece.active == self.target.f32_lanes for piece in group)
             for start in range(0, full, 4):
                 self._octets(pointers, group[start : min(start + 4, full)])
@@ -231,20 +231,20 @@ class _ElementwiseBody:
 
     def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: LoopAxis) -> None:
         """All channels of neighboring pixels."""
-        channels = []
-        for channel in range(planes.size):
+        channels, count = [], int(planes.size)
+        for channel in range(count):
             value = self._values(self._at_channel(pointers, channel), piece)
             channels.append(self._result(piece.lanes, value))
         element = ELEMENTS[self.out]
         mixed = interleave_vectors(self.b, element, piece.lanes, channels)
         target = self.b.at(pointers[0], piece.start * self.row.strides[0])
-        self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
+        self.b.store(vector(piece.lanes * count, element), mixed, target)
 
     def _mixed_pixels(
         self, pointers: Sequence[Value], group: Sequence[Piece], planes: LoopAxis
     ) -> None:
         """All channels of a vector of pixels, mixed by permutations of bytes."""
-        nbytes, count = self.target.vector_nbytes, planes.size
+        nbytes, count = self.target.vector_nbytes, int(planes.size)
         channels = [self._packed(self._at_channel(pointers, c), group) for c in range(count)]
         kind = vector(nbytes, I8)
         for part in range(count):
@@ -308,9 +308,10 @@ class QuantizedExpression:
                     Expr(op="i") as zero,
                 ),
             ) if dtype in _BYTES:
-                bounds = (int(low.value + zero.value), int(high.value + zero.value))
+                zero_point = int(zero.value)
+                bounds = (int(float(low.value) + zero_point), int(float(high.value) + zero_point))
                 inside = dtype.limits[0] <= bounds[0] <= bounds[1] <= dtype.limits[1]
-                quantized = QuantizedExpression(steps, *bounds, int(zero.value), dtype)
+                quantized = QuantizedExpression(steps, *bounds, zero_point, dtype)
                 return quantized if inside else None
         return None
 

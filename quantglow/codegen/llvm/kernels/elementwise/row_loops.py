@@ -7,7 +7,6 @@ in the order in which the interpreter adds them: element i belongs to sum i mod 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,7 @@ from quantglow.ir.ops import RowMap
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import PARTIAL_SUMS
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import is_free, likely, prod
 
 FLOAT_NBYTES = 4
 TOGETHER = 8
@@ -177,7 +176,8 @@ class _RowLoop:
         """The sum or maximum of an expression over the row."""
         b = self.b
         self.invariants.prepare(stage)
-        length, is_single = self.kernel.length, self.kernel.length <= PARTIAL_SUMS
+        length = int(self.kernel.length)
+        is_single = length <= PARTIAL_SUMS
         self.sums.clear(fold, length if is_single else 0)
         for begin, end, lanes in split(0, length, self.kernel.lanes):
             with b.loop(begin, end, lanes) as index:
@@ -196,7 +196,7 @@ class _RowLoop:
         """The last pass."""
         b, dtype = self.b, self.kernel.op.type.dtype
         self.invariants.prepare(expression)
-        for begin, end, lanes in split(0, self.kernel.length, self.kernel.lanes):
+        for begin, end, lanes in split(0, int(self.kernel.length), self.kernel.lanes):
             with b.loop(begin, end, lanes) as index:
                 value = result(b, self.values_at(index, lanes), expression)
                 at = b.at(self.pointers[0], b.mul(index, dtype.nbytes))
@@ -220,5 +220,5 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     kernels = (kind(Builder(index=target.isa.index), target, op, row, dtypes) for kind in KERNELS)
     kernel = next(kernel for kernel in kernels if kernel.applies)
     work = likely(op.type.size) * (2 + op.expression.size()) / 4
-    items = math.prod(axis.size for axis in axes)
+    items = prod(axis.size for axis in axes)
     return KernelCall(lambda: kernel.text(axes), views, items, work, "rows", facts="")

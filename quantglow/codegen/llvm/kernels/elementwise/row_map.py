@@ -31,7 +31,7 @@ from quantglow.codegen.llvm.values import (
 from quantglow.ir.ops import RowMap
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.functions import PARTIAL_SUMS
-from quantglow.ir.symbolic.size import is_free, surely_divides
+from quantglow.ir.symbolic.size import Dim, Shape, Size, decide, is_free, surely_divides
 from quantglow.ir.types import DType
 
 SHORT = 2 * PARTIAL_SUMS
@@ -56,17 +56,17 @@ class RowKernel:
         return True
 
     @property
-    def strides(self) -> tuple[int, ...]:
+    def strides(self) -> Shape:
         """Strides of the operands."""
         return self.axis.strides[1:]
 
     @property
-    def length(self) -> int:
+    def length(self) -> Dim:
         return self.axis.size
 
     @property
     def is_short(self) -> bool:
-        return not is_free(self.length) and self.length <= SHORT
+        return not isinstance(self.length, Size) and self.length <= SHORT
 
     @property
     def together(self) -> int:
@@ -129,21 +129,21 @@ class RowKernel:
         """For each pass but the last, its values that are kept in memory."""
         saves = kept_values(self.stages, Invariants(self.values(), self.strides, 1))
         nbytes = self.together * self.kept_nbytes * sum(map(len, saves))
-        if self.is_short or nbytes > KEPT_NBYTES:
+        if self.is_short or decide(nbytes > KEPT_NBYTES):
             return [set() for _ in saves]
         return saves
 
     @property
-    def kept_nbytes(self) -> int:
+    def kept_nbytes(self) -> Dim:
         """Memory for one float of each element, by whole blocks."""
         return 4 * (self.length + PARTIAL_SUMS)
 
     def reserved(self) -> dict[Expr, Value]:
         """Memory for the kept values of a row."""
         stages = sorted((e for saved in self.saves for e in saved), key=str)
-        nbytes = self.kept_nbytes
-        if is_free(nbytes):
-            nbytes = KEPT_NBYTES // (self.together * max(len(stages), 1))
+        nbytes, most = self.kept_nbytes, KEPT_NBYTES // (self.together * max(len(stages), 1))
+        if isinstance(nbytes, Size):
+            nbytes = most
         return {e: self.b.allocate(nbytes, 64) for e in stages}
 
 
@@ -165,7 +165,7 @@ class _Row:
         self.invariants = Invariants(row, kernel.strides, self.lanes)
 
     @property
-    def whole(self) -> int:
+    def whole(self) -> Dim:
         """Elements in blocks of ``PARTIAL_SUMS``."""
         return self.length - self.length % PARTIAL_SUMS
 
@@ -175,9 +175,10 @@ class _Row:
         self, carried: Sequence[tuple[Type, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """``body(index, pieces, values)`` for each block; it gives the values it is handed anew."""
-        if is_free(self.length):
+        b, length = self.b, self.length
+        if isinstance(length, Size):
             return self.free_blocks(carried, body)
-        b, count = self.b, self.whole // PARTIAL_SUMS
+        count, remainder = divmod(length, PARTIAL_SUMS)
         values = [value for _, value in carried]
         full = list(self.pieces(PARTIAL_SUMS))
         if self.kernel.is_short:
@@ -187,8 +188,8 @@ class _Row:
             loop = b.begin_loop(count, carried)
             index = b.mul(loop.index, PARTIAL_SUMS)
             values = b.end_loop(loop, body(index, full, loop.carried))
-        if self.whole < self.length:
-            values = body(self.whole, list(self.pieces(self.length - self.whole)), values)
+        if remainder:
+            values = body(length - remainder, list(self.pieces(remainder)), values)
         return values
 
     def free_blocks(
@@ -266,11 +267,11 @@ class _Row:
             values.done[expr] = b.load(kind, self.at(self.kept[expr], index, piece, 4), align=4)
         return values
 
-    def at(self, pointer: Value, index: Value | int, piece: Piece, stride: int) -> Value:
+    def at(self, pointer: Value, index: Value | int, piece: Piece, stride: Dim) -> Value:
         """The index of the first element of a piece."""
         if isinstance(index, int):
             return self.b.at(pointer, (index + piece.start) * stride)
-        moved = self.b.at(pointer, self.b.mul(index, stride)) if stride else pointer
+        moved = self.b.at(pointer, self.b.mul(index, stride)) if decide(stride != 0) else pointer
         return self.b.at(moved, piece.start * stride)
 
     # -- passes
@@ -279,7 +280,7 @@ class _Row:
         """The sum or maximum of an expression over the row."""
         b, kind = self.b, vector(self.lanes, FLOAT)
         width = PARTIAL_SUMS
-        if not is_free(self.length):
+        if not isinstance(self.length, Size):
             width = min(width, -(-self.length // self.lanes) * self.lanes)
         start = [(kind, fold.neutral(self.lanes))] * (width // self.lanes)
 

@@ -6,7 +6,6 @@ the kernel, and read from memory of its own as one operand more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import I8, Value, splat, vector
 from quantglow.ir.ops.expression import Expr, arg
 from quantglow.ir.ops.functions import ROW_FUNCTIONS, dtype_kind
-from quantglow.ir.symbolic.size import is_free, likely, surely_divides
+from quantglow.ir.symbolic.size import Dim, Size, decide, likely, prod, surely_divides
 from quantglow.ir.types import DType
 
 ENOUGH_ROWS = 8
@@ -43,7 +42,7 @@ class RowParts:
     repeats: int
 
     @property
-    def row_nbytes(self) -> int:
+    def row_nbytes(self) -> Dim:
         """Bytes of one part in a row of the original."""
         return self.axes[-1].size // self.repeats * ITEM_NBYTES
 
@@ -51,7 +50,7 @@ class RowParts:
     def memory_nbytes(self) -> int:
         """Size of the memory of one part: its rows, or the most that free rows may need."""
         nbytes = self.repeats * self.row_nbytes
-        return KEPT_NBYTES // len(self.parts) if is_free(nbytes) else nbytes
+        return KEPT_NBYTES // len(self.parts) if isinstance(nbytes, Size) else nbytes
 
 
 def row_parts(
@@ -61,9 +60,10 @@ def row_parts(
     where that gives more whole groups of ``step`` elements.
     """
     plain = RowParts(expression, (), tuple(dtypes), tuple(axes), 1)
-    if len(axes) < 2 or likely(math.prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
+    if len(axes) < 2 or likely(prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
         return plain
-    same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
+    strides = [[axis.strides[i + 1] for axis in axes[:-1]] for i in range(len(dtypes))]
+    same = {i for i, steps in enumerate(strides) if not any(decide(s != 0) for s in steps)}
     kinds = tuple(map(dtype_kind, dtypes))
     parts = tuple(dict.fromkeys(_largest_invariants(expression, same, kinds)))
     if not parts:
@@ -74,7 +74,7 @@ def row_parts(
     repeats = _repeats(axes, same, len(parts), step) if joined else 1
     if all(part.op == "arg" for part in parts) and repeats == 1:
         return plain
-    if repeats * axes[-1].size * len(parts) * ITEM_NBYTES > KEPT_NBYTES:
+    if decide(repeats * axes[-1].size * len(parts) * ITEM_NBYTES > KEPT_NBYTES):
         return plain
     return RowParts(
         row_expression,
@@ -112,12 +112,15 @@ def _repeats(axes: Sequence[LoopAxis], same: set[int], parts: int, step: int) ->
     """Number of rows to join: as few as leave the fewest elements beside groups of ``step``."""
     rows, row = axes[-2:]
     moving = [i for i in range(len(row.strides)) if i - 1 not in same]
-    if is_free(row.size) or any(rows.strides[i] != row.size * row.strides[i] for i in moving):
+    length = row.size
+    if isinstance(length, Size):
         return 1
-    most = KEPT_NBYTES // (parts * row.size * ITEM_NBYTES)
+    if any(decide(rows.strides[i] != length * row.strides[i]) for i in moving):
+        return 1
+    most = KEPT_NBYTES // (parts * length * ITEM_NBYTES)
     most = min(most, likely(rows.size), step)
     counts = [n for n in range(1, most + 1) if surely_divides(n, rows.size)]
-    return min(counts or [1], key=lambda n: (n * row.size % step / n, n))
+    return min(counts or [1], key=lambda n: (n * length % step / n, n))
 
 
 def _with_parts(axes: Sequence[LoopAxis], parts: int, repeats: int) -> tuple[LoopAxis, ...]:
@@ -127,7 +130,7 @@ def _with_parts(axes: Sequence[LoopAxis], parts: int, repeats: int) -> tuple[Loo
     last = LoopAxis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
     if repeats > 1:
         rows = kept.pop()
-        if is_free(rows.size) or rows.size > repeats:
+        if isinstance(rows.size, Size) or rows.size > repeats:
             strides = tuple(stride * repeats for stride in rows.strides)
             kept.append(LoopAxis(rows.size // repeats, strides))
     return (*kept, last)
@@ -141,7 +144,7 @@ class RowValues(Scalars):
     element of the row.  ``shared`` has the lanes of what is the same in all of the row.
     """
 
-    strides: Sequence[int] = ()
+    strides: Sequence[Dim] = ()
     valid: int | Value = 0
     shared: dict[Expr, Value] = field(default_factory=dict)
 
@@ -156,7 +159,7 @@ class RowValues(Scalars):
         index = int(expr.value)
         dtype, pointer = self.dtypes[index], self.operands[index]
         element = ELEMENTS[dtype]
-        if not self.strides[index] or self.lanes == 1:
+        if not decide(self.strides[index] != 0) or self.lanes == 1:
             raw = self.b.load(element, pointer)
             raw = self.b.broadcast(self.lanes, element, raw)
         else:
@@ -174,14 +177,14 @@ class Invariants:
     """Values that are the same in all of a row, computed once: sums, maxima, functions of them."""
 
     row: RowValues
-    strides: Sequence[int]
+    strides: Sequence[Dim]
     lanes: int
     shared: dict[Expr, Value] = field(default_factory=dict)
 
     def is_constant(self, expr: Expr) -> bool:
         """Whether a row has one value of this expression."""
         if expr.op == "arg":
-            return not self.strides[int(expr.value)]
+            return not decide(self.strides[int(expr.value)] != 0)
         return expr.op in ROW_FUNCTIONS or all(map(self.is_constant, expr.args))
 
     def record(self, reduction: Expr, value: Value) -> None:

@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.values import I8, Type, Value, splat, vector
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Table
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Size, likely
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 
@@ -183,7 +183,11 @@ def _lookup(op: Table, target: Target, row: LoopAxis) -> _Lookup:
     codes = (np.arange(256) + op.x.type.dtype.limits[0]).astype(np.uint8)
     if np.array_equal(values, codes ^ 0x80):
         return _Flip(op, target, row, values=values)
-    narrow = not is_free(row.size) and row.size < target.vector_nbytes and not target.isa.has_masks
+    narrow = (
+        not isinstance(row.size, Size)
+        and row.size < target.vector_nbytes
+        and not target.isa.has_masks
+    )
     if target.isa.byte_table is None or narrow:
         return _Lookup(op, target, row)
     return _InRegisters(op, target, row, values=values)

@@ -18,7 +18,7 @@ from quantglow.codegen.llvm.kernels.matmul.word_products import IntegerProduct
 from quantglow.codegen.llvm.kernels.vector import vectors
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.values import I8, I32, Operand, Value, integer, splat, vector, zero
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
@@ -52,7 +52,7 @@ class ByteProduct(IntegerProduct):
         return self.target.dot_product(self.stored)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Dim:
         """Groups of four rows of y; the last one may hold fewer."""
         return -(-self.depth // STEP_NBYTES)
 
@@ -97,7 +97,7 @@ class ByteProduct(IntegerProduct):
         return stored.params.zero_point - (128 if stored.dtype is DType.U8 else 0)
 
     def prepare(self) -> None:
-        if is_free(self.depth) and self.depth < STEP_NBYTES:
+        if isinstance(self.depth, Size) and decide(self.depth < STEP_NBYTES):
             self.depth = int(self.depth)
         nbytes = self.panel * self.target.vector_nbytes
         self.packed = self.memory(self.steps * nbytes)
@@ -116,7 +116,7 @@ class ByteProduct(IntegerProduct):
             return self.pack_step(loop.index, at_y, 4, panel, loop.carried)
 
         sums = self.looped(sums, packed)
-        if is_free(remainder) or remainder:
+        if isinstance(remainder, Size) or remainder:
             at_y = b.at(y, whole * STEP_NBYTES * step)
             sums = self.pack_step(str(whole), at_y, remainder, panel, sums)
         for position, total in enumerate(sums):
@@ -127,7 +127,7 @@ class ByteProduct(IntegerProduct):
         self,
         index: Operand,
         y: Value,
-        rows: int,
+        rows: Dim,
         panel: Sequence[PanelColumns],
         sums: Sequence[Value],
     ) -> list[Value]:
@@ -143,10 +143,10 @@ class ByteProduct(IntegerProduct):
             new_sums.append(dot.accumulate(b, total, ones, (quads,)))
         return new_sums
 
-    def lines(self, columns: PanelColumns, y: Value, rows: int) -> list[Value]:
+    def lines(self, columns: PanelColumns, y: Value, rows: Dim) -> list[Value]:
         """Columns of ``rows`` rows, then zeros up to four; a free number is at least 1."""
         b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, I8), "0")
-        if not is_free(rows):
+        if not isinstance(rows, Size):
             lines = [self.signed(self.row_at(y, row, step), columns) for row in range(rows)]
             return lines + [zeros] * (STEP_NBYTES - rows)
         lines = [self.signed(y, columns)]
@@ -213,9 +213,10 @@ class ByteProduct(IntegerProduct):
             lambda loop: multiplied(loop.index, at_once, loop.carried),
             at_once,
         )
-        if at_once > 1 and whole % at_once:
-            sums = multiplied(str(whole // at_once), whole % at_once, sums)
-        if is_free(remainder) or remainder:
+        left = int(whole % at_once) if at_once > 1 else 0
+        if left:
+            sums = multiplied(str(whole // at_once), left, sums)
+        if isinstance(remainder, Size) or remainder:
             at_x = b.at(x, whole * STEP_NBYTES)
             lasts = [
                 self.last_operand(self.row_at(at_x, row, step), remainder) for row in range(rows)
@@ -231,7 +232,7 @@ class ByteProduct(IntegerProduct):
         return 1 if is_free(self.depth) else self.dot.steps_at_once
 
     @property
-    def whole_steps(self) -> int:
+    def whole_steps(self) -> Dim:
         """Steps in a loop; the last one of a free depth, of one to four bytes, is done apart."""
         if is_free(self.depth):
             return self.steps - 1
@@ -245,7 +246,7 @@ class ByteProduct(IntegerProduct):
     ) -> Sequence[Value]:
         """Sums after all whole steps, ``at_once`` in each round as long as there are so many."""
         count = self.whole_steps // at_once
-        if not is_free(count) and not count:
+        if not isinstance(count, Size) and not count:
             return sums
         loop = self.b.begin_times(count, [(self.dot.kind, total) for total in sums])
         return self.b.end_times(loop, count, body(loop))
@@ -285,7 +286,7 @@ class ByteProduct(IntegerProduct):
         b, dot, width = self.b, self.dot, self.target.vector_nbytes
         total = splat(dot.kind, "0")
         ones = (splat(dot.bytes_kind, "1"),)
-        if is_free(self.depth):
+        if isinstance(self.depth, Size):
             total = self.free_row_sum(x)
         else:
             for start in range(0, self.depth, width):
@@ -330,18 +331,18 @@ class ByteProduct(IntegerProduct):
         kept = ", ".join(f"i8 {-1 if i < valid else 0}" for i in range(width))
         return b.op("and", self.dot.bytes_kind, b.freeze(raw), f"<{kept}>")
 
-    def last_operand(self, row: Value, count: int) -> tuple[Value, ...]:
+    def last_operand(self, row: Value, count: Dim) -> tuple[Value, ...]:
         """The last ``count`` bytes of a row, then zeros; nothing beyond them is read."""
         b, word = self.b, self.last_word(row, count)
         lanes = vector(self.lanes, I32)
         copies = b.broadcast(self.lanes, I32, word)
         return self.dot.to_operand(b, b.cast("bitcast", lanes, copies, self.dot.bytes_kind))
 
-    def last_word(self, row: Value, count: int) -> Value:
+    def last_word(self, row: Value, count: Dim) -> Value:
         """The last bytes of a row as an int32: fewer than four, or a free number of one to four,
         of a row that has four."""
         b, word = self.b, integer(0)
-        if is_free(count):
+        if isinstance(count, Size):
             ahead = b.op("sub", b.index, str(count), str(STEP_NBYTES))
             missing = b.as_int(b.op("mul", b.index, ahead, "-8"))
             return b.op("lshr", I32, b.load(I32, b.at(row, ahead)), missing)

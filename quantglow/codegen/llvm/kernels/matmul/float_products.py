@@ -15,6 +15,7 @@ from quantglow.codegen.llvm.kernels.contraction.tiling import Tile
 from quantglow.codegen.llvm.kernels.matmul.product import PANEL_NBYTES, MatrixProduct, PanelColumns
 from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.values import FLOAT, Value, f32, splat, vector
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
@@ -82,7 +83,7 @@ class TransposedProduct(FloatProduct):
         return [tile for tile in super().possible_tiles if tile.vectors <= most]
 
     @property
-    def column_nbytes(self) -> int:
+    def column_nbytes(self) -> Dim:
         return self.strides(self.y)[2]
 
     @property

@@ -19,6 +19,7 @@ from quantglow.codegen.llvm.kernels.matmul.product import MatrixProduct
 from quantglow.codegen.llvm.kernels.matmul.word_products import WordProduct
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import Compute
+from quantglow.ir.symbolic.size import likely
 
 KERNELS: tuple[type[MatrixProduct], ...] = (
     TransposedProduct,
@@ -90,7 +91,8 @@ class MatMulForms:
         """``Forms``"""
         kernel = product(FORMS[choice.form], step, target, choice)
         tile = Tile(1, kernel.tile_rows, kernel.panel)
-        return all_cycles(tile, 1, kernel.rows, kernel.vectors, kernel.steps, kernel.cost)
+        rows, steps = likely(kernel.rows), likely(kernel.steps)
+        return all_cycles(tile, 1, rows, kernel.vectors, steps, kernel.cost)
 
     def _names(self, step: Compute, target: Target) -> list[str]:
         """The forms that exist.  One whose columns lie as rows has no other."""

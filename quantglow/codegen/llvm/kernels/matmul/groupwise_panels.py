@@ -32,7 +32,7 @@ from quantglow.codegen.llvm.values import (
 )
 from quantglow.ir.ops import GroupedMatMul
 from quantglow.ir.program.program import Compute, View
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, is_free, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 
@@ -160,7 +160,8 @@ class GroupedProduct:
         self.op = self.step.op
         self.views = dict(zip(self.op.operand_labels, self.step.inputs, strict=True))
         self.x, self.out = self.views["x"], self.step.output
-        self.rows, self.channels = self.op.type.shape
+        self.rows, channels = self.op.type.shape
+        self.channels = int(channels)
 
     @property
     def lanes(self) -> int:
@@ -179,7 +180,7 @@ class GroupedProduct:
     @cached_property
     def layout(self) -> PanelLayout:
         op, vectors = self.op, min(MOST_VECTORS, -(-self.channels // self.lanes))
-        groups = op.w.type.shape[1]
+        groups = op.w.type.fixed_shape[1]
         return PanelLayout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
 
     @property
@@ -191,7 +192,7 @@ class GroupedProduct:
         """A constant operand."""
         weights = self.views[label].buffer.value
         assert weights is not None, "weights are constants"
-        return weights.reshape(self.views[label].shape)
+        return weights.reshape(self.views[label].type.fixed_shape)
 
     def call(self) -> KernelCall:
         pointers: list[View | Array] = [
@@ -211,12 +212,12 @@ class GroupedProduct:
     # -- addresses
 
     @property
-    def x_stride(self) -> int:
+    def x_stride(self) -> Dim:
         """Bytes from one row of x to the next."""
         return self.x.strides[0] * self.x.type.dtype.nbytes
 
     @property
-    def out_stride(self) -> int:
+    def out_stride(self) -> Dim:
         return self.out.strides[0] * self.out.type.dtype.nbytes
 
     # -- the kernel
@@ -226,7 +227,7 @@ class GroupedProduct:
         """Numbers of rows of tiles, the greatest first.  A free number of rows may be any: its last
         tile is moved back, so that it ends with the last row."""
         most = self.most_rows
-        if is_free(self.rows):
+        if isinstance(self.rows, Size):
             return [size for size in (most, 3, 1) if size == 1 or size <= most]
         whole = -(-self.rows // max(1, -(-self.rows // most)))
         remainder = self.rows % whole

@@ -65,7 +65,8 @@ class RowQuantizer:
         self.b = Builder(index=self.target.isa.index)
         assert isinstance(self.step.op, QuantizeRows)
         self.group, (self.x,) = self.step.op.group, self.step.inputs
-        self.rows, self.depth = self.x.shape
+        self.rows, depth = self.x.shape
+        self.depth = int(depth)
         self.groups = -(-self.depth // self.group)
 
     @property
@@ -185,7 +186,7 @@ class GroupwiseFloatProduct(GroupedProduct):
 
     def tile(self, rows: int, x: Value, out: Value) -> None:
         b, layout, count = self.b, self.layout, rows * len(self.vectors)
-        last_length = self.x.shape[1] - (layout.groups - 1) * layout.group
+        last_length = int(self.x.shape[1]) - (layout.groups - 1) * layout.group
         whole = layout.groups if last_length == layout.group else layout.groups - 1
         totals: Sequence[Value] = [zeros(self.floats)] * count
         if whole:

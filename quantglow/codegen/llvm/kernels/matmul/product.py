@@ -16,7 +16,7 @@ from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import I1, TRUE, Type, Value
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import View
-from quantglow.ir.symbolic.size import careful, is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, careful, decide, is_free, likely
 from quantglow.support.classes import cached_property
 
 PANEL_NBYTES = 256 * 1024
@@ -83,11 +83,11 @@ class MatrixProduct:
         the largest power of two within the hint."""
         if self.chosen is not None and self.chosen.tile is not None:
             return self.chosen.tile[0]
-        if not is_free(self.rows):
+        if not isinstance(self.rows, Size):
             return min(self.rows, self.most_rows)
         fewer = 1 << (careful(self.rows).bit_length() - 1)
         tile = min(self.most_rows, fewer)
-        return tile if self.rows >= tile else 1
+        return tile if decide(self.rows >= tile) else 1
 
     @property
     def most_vectors(self) -> int:
@@ -110,8 +110,8 @@ class MatrixProduct:
 
     @property
     def vectors(self) -> int:
-        """Vectors of columns of a matrix."""
-        return -(-self.columns // self.lanes)
+        """Vectors of columns of a matrix, whose number is known."""
+        return -(-int(self.columns) // self.lanes)
 
     @property
     def cost(self) -> StepCost:
@@ -119,27 +119,27 @@ class MatrixProduct:
         return StepCost(self.target.registers, core=self.target.core)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Dim:
         """Steps of the inner loop."""
         return self.depth
 
     @property
     def possible_tiles(self) -> list[Tile]:
         """The tiles that can be chosen: rows, one column, vectors of a panel."""
-        tiles = candidates(1, self.rows, self.vectors, self.cost)
+        tiles = candidates(1, likely(self.rows), self.vectors, self.cost)
         return [Tile(tile.columns, 1, tile.vectors) for tile in tiles]
 
     @cached_property
     def free_panel(self) -> int:
         """The same where the number of columns is free."""
-        return self.most_vectors if self.columns >= self.lanes else 1
+        return self.most_vectors if decide(self.columns >= self.lanes) else 1
 
     @cached_property
-    def panels(self) -> int:
+    def panels(self) -> Dim:
         return -(-self.columns // (self.panel * self.lanes))
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         return self.batch * self.panels
 
     def panel_columns(self, width: int) -> list[PanelColumns]:
@@ -149,15 +149,15 @@ class MatrixProduct:
 
     # -- addresses
 
-    def strides(self, view: View) -> list[int]:
+    def strides(self, view: View) -> list[Dim]:
         return [s * view.type.dtype.nbytes for s in view.strides]
 
     @property
-    def column_nbytes(self) -> int:
+    def column_nbytes(self) -> Dim:
         """Bytes from one column of y to the next."""
         return self.y.type.dtype.nbytes
 
-    def row_at(self, pointer: Value, row: int, stride: int) -> Value:
+    def row_at(self, pointer: Value, row: int, stride: Dim) -> Value:
         """A row after that of a pointer."""
         if is_free(stride) and row:
             return self.b.at(pointer, self.b.mul(str(stride), row))
@@ -215,14 +215,15 @@ class MatrixProduct:
     def panel_cases(self, panel: Value, at: Sequence[Value]) -> None:
         """Full panels and the last one, which may be narrower."""
         b, width = self.b, self.panel * self.lanes
-        if is_free(self.columns):
+        if isinstance(self.columns, Size):
             self.free_panel_cases(panel, at)
             return
-        last_width = self.columns - (self.panels - 1) * width
-        if self.panels == 1 or last_width == width:
+        panels = -(-self.columns // width)
+        last_width = self.columns - (panels - 1) * width
+        if panels == 1 or last_width == width:
             self.all_rows(at, self.panel_columns(last_width))
             return
-        last = b.compare("eq", b.index, panel, str(self.panels - 1))
+        last = b.compare("eq", b.index, panel, str(panels - 1))
         with b.when(b.op("xor", I1, last, "true")):
             self.all_rows(at, self.panel_columns(width))
         with b.when(last):
@@ -231,7 +232,7 @@ class MatrixProduct:
     def free_panel_cases(self, panel: Value, at: Sequence[Value]) -> None:
         """Panels of any number of vectors, the last of which ends with the last column."""
         b, lanes, width = self.b, self.lanes, self.panel * self.lanes
-        if self.columns < lanes:
+        if decide(self.columns < lanes):
             mask = vectors.first_lanes(b, lanes, str(self.columns))
             self.all_rows(at, [PanelColumns(0, mask)])
             return
@@ -256,11 +257,11 @@ class MatrixProduct:
         b = self.b
         out, x, y = at
         self.pack(y, panel)
-        whole = self.rows // self.tile_rows
-        x_step, out_step = self.strides(self.x)[1], self.strides(self.out)[1]
-        if is_free(self.rows):
+        if isinstance(self.rows, Size):
             self.free_rows(at, panel)
             return
+        whole = self.rows // self.tile_rows
+        x_step, out_step = self.strides(self.x)[1], self.strides(self.out)[1]
         with b.loop(0, whole) as index:
             at_x = b.at(x, b.mul(index, self.tile_rows * x_step))
             at_out = b.at(out, b.mul(index, self.tile_rows * out_step))

@@ -14,7 +14,7 @@ from quantglow.codegen.llvm.kernels.vector.access import load_partial
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.codegen.llvm.values import FLOAT, I8, I16, I32, Operand, Value, f32, splat, vector
 from quantglow.ir.program.program import View
-from quantglow.ir.symbolic.size import is_free, likely, surely_divides
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, likely, surely_divides
 from quantglow.ir.types import DType
 
 MOST_ROWS, CENTERED_NBYTES = 8, 64 * 1024
@@ -24,11 +24,11 @@ MOST_ROWS, CENTERED_NBYTES = 8, 64 * 1024
 class IntegerProduct(MatrixProduct):
     """Base of integer products: exact int32 sums, scaled and rounded once."""
 
-    def memory(self, nbytes: int) -> Value:
+    def memory(self, nbytes: Dim) -> Value:
         """Memory on the stack; its size is a bound, and that a guard, where it is free."""
-        if is_free(nbytes):
+        if isinstance(nbytes, Size):
             bound = max(PANEL_NBYTES, 1 << likely(nbytes).bit_length())
-            if nbytes > bound:
+            if decide(nbytes > bound):
                 raise AssertionError("the hint is within the bound")
             nbytes = bound
         return self.b.allocate(nbytes, 64)
@@ -54,12 +54,12 @@ class WordProduct(IntegerProduct):
         return not self.op.x.type.dtype.is_float
 
     @property
-    def pairs(self) -> int:
+    def pairs(self) -> Dim:
         """Pairs of rows of y; a last odd row is paired with zeros."""
         return -(-self.depth // 2)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Dim:
         return self.pairs
 
     @property
@@ -73,12 +73,12 @@ class WordProduct(IntegerProduct):
 
     @property
     def possible_tiles(self) -> list[Tile]:
-        most_rows = max(MOST_ROWS, CENTERED_NBYTES // self.row_nbytes)
+        most_rows = max(MOST_ROWS, CENTERED_NBYTES // likely(self.row_nbytes))
         tiles = super().possible_tiles
         return [t for t in tiles if t.vectors <= self.fitting and t.rows <= most_rows]
 
     @property
-    def row_nbytes(self) -> int:
+    def row_nbytes(self) -> Dim:
         """Bytes of a centered row: rows are centered whole vectors at a time."""
         return (self.depth + 4 * self.lanes) * 2 // 4 * 4
 
@@ -96,7 +96,7 @@ class WordProduct(IntegerProduct):
             upper = b.at(y, b.mul(pair, 2 * step))
             self.pack_pair(pair, upper, b.at(upper, step), panel)
         last, odd = self.depth // 2, self.depth % 2
-        if is_free(odd) or odd:
+        if isinstance(odd, Size) or odd:
             with b.when(b.compare("ne", b.index, str(odd), "0") if is_free(odd) else "true"):
                 self.pack_pair(str(last), b.at(y, 2 * last * step), None, panel)
 
@@ -133,23 +133,26 @@ class WordProduct(IntegerProduct):
         for row in range(rows):
             source = self.row_at(x, row, self.strides(self.x)[1])
             target = self.row_at(self.centered, row, self.row_nbytes)
-            whole = self.depth - self.depth % lanes
+            remainder = self.depth % lanes
+            whole = self.depth - remainder
             with b.loop(0, whole, lanes) as index:
                 words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
                 b.store(vector(lanes, I16), words, b.at(target, b.mul(index, 2)))
-            remainder: int | Value = self.depth - whole
-            if is_free(remainder):
-                whole, remainder = self.free_remainder(self.depth - whole)
-            if whole != self.depth:
-                words = self.words(b.at(source, whole * itemsize), remainder, self.x)
+            valid: int | Value
+            if isinstance(remainder, Size):
+                whole, valid = self.free_remainder(remainder)
+            else:
+                valid = remainder
+            if decide(whole != self.depth):
+                words = self.words(b.at(source, whole * itemsize), valid, self.x)
                 b.store(vector(lanes, I16), words, b.at(target, 2 * whole))
             if not surely_divides(2, self.depth):
                 b.store(I16, "0", b.at(target, 2 * self.depth))
 
-    def free_remainder(self, remainder: int) -> tuple[int, int | Value]:
+    def free_remainder(self, remainder: Size) -> tuple[Dim, int | Value]:
         """The beginning of a row's last vector, and its elements: as many as a vector has, or the
         mask of all of a shorter row."""
-        if self.depth >= self.lanes:
+        if decide(self.depth >= self.lanes):
             return self.depth - self.lanes, self.lanes
         return 0, vectors.first_lanes(self.b, self.lanes, str(remainder))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quantglow.codegen.llvm.builder import Builder
+from quantglow.codegen.llvm.builder import Builder, Index
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.codegen.llvm.kernels.vector import vectors
@@ -22,7 +22,7 @@ from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS, Piece, piece
 from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I1, I32, Type, Value, f32, splat, vector
 from quantglow.ir.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.program.program import View
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 
@@ -52,7 +52,8 @@ class ReduceKernel:
         itemsize, out_itemsize = self.dtype.nbytes, self.y.type.dtype.nbytes
         x_outer, self.step, x_inner = (s * itemsize for s in self.x.strides)
         y_outer, _, y_inner = (s * out_itemsize for s in self.y.strides)
-        if inner == 1 and outer > 1 and abs(x_outer) < abs(self.step):
+        is_single = decide(inner == 1) and decide(outer > 1)
+        if is_single and decide(abs(x_outer) < abs(self.step)):
             # Neighbors in memory belong to different results: vectors run across results.
             outer, inner = 1, outer
             x_inner, y_inner = x_outer, y_outer
@@ -83,11 +84,11 @@ class ReduceKernel:
         return self.lanes * max(1, min(UNROLL, vectors_in_row // MIN_BLOCKS))
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Dim:
         return -(-self.inner // self.block)
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         return self.outer * self.blocks
 
     def emit(self) -> None:
@@ -97,7 +98,7 @@ class ReduceKernel:
             outer, block = b.divide(item, self.blocks)
             x_row = b.at(x, b.mul(outer, self.x_strides[0]))
             y_row = b.at(y, b.mul(outer, self.y_strides[0]))
-            if self.inner == 1:
+            if decide(self.inner == 1):
                 self.row(y_row, x_row)
             else:
                 self.columns(y_row, x_row, block)
@@ -108,8 +109,9 @@ class ReduceKernel:
         """Vectors along the reduced axis, combined at the end."""
 
         def load(index: Value | int, piece: Piece) -> Value:
-            offset = index * self.step if isinstance(index, int) else self.b.mul(index, self.step)
-            return self.load(self.b.at(x, offset), self.step, piece)
+            step = self.step
+            offset: Index = index * step if isinstance(index, int) else self.b.mul(index, step)
+            return self.load(self.b.at(x, offset), step, piece)
 
         fold = Fold(self.kind, self.start, self.combine, load)
         total = fold_row(self.b, fold, self.lanes, self.reduced)
@@ -123,11 +125,11 @@ class ReduceKernel:
         at_x = b.at(x, b.mul(block, self.block * self.x_strides[1]))
         at_y = b.at(y, b.mul(block, self.block * self.y_strides[1]))
         short = self.inner % self.block
-        if is_free(short):
+        if isinstance(short, Size):
             self._free_columns(at_y, at_x, block)
         elif not short:
             self.reduce_block(at_y, at_x, self.block)
-        elif self.blocks == 1:
+        elif decide(self.blocks == 1):
             self.reduce_block(at_y, at_x, short)
         else:
             last = b.compare("eq", b.index, block, str(self.blocks - 1))
@@ -138,7 +140,8 @@ class ReduceKernel:
 
     def _free_columns(self, y: Value, x: Value, block: Value) -> None:
         """A block of a free number of results; the last one in vectors, then narrower ones."""
-        b, begin = self.b, 0
+        b = self.b
+        begin: Dim = 0
         is_whole = b.compare("slt", b.index, block, str(self.inner // self.block))
         with b.when(is_whole):
             self.reduce_block(y, x, self.block)
@@ -155,7 +158,7 @@ class ReduceKernel:
         b = self.b
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [self.start(p.lanes) for p in group]
-        if is_free(self.reduced):
+        if isinstance(self.reduced, Size):
             whole = self.reduced - self.reduced % MOST_ROWS
             totals = self._rows(group, totals, x, whole, MOST_ROWS)
             totals = self._rows(group, totals, b.at(x, whole * self.step), self.reduced - whole, 1)
@@ -166,11 +169,11 @@ class ReduceKernel:
         self.store(y, self.y_strides[1], group, results)
 
     def _rows(
-        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: int, unroll: int
+        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: Dim, unroll: int
     ) -> list[Value]:
         """``totals`` combined with ``rows`` rows, a multiple of ``unroll``."""
         b, count = self.b, rows // unroll
-        if not is_free(count) and count == 0:
+        if not isinstance(count, Size) and count == 0:
             return list(totals)
         start = [(self.kind(p.lanes), total) for p, total in zip(group, totals, strict=True)]
         loop = b.begin_times(count, start)
@@ -203,7 +206,7 @@ class ReduceKernel:
             return -math.inf if largest else math.inf
         return self.dtype.limits[0 if largest else 1]
 
-    def load(self, pointer: Value, stride: int, piece: Piece) -> Value:
+    def load(self, pointer: Value, stride: Dim, piece: Piece) -> Value:
         if self.sums:
             return load_lanes(self.b, self.dtype, pointer, stride, piece)
         element = ELEMENTS[self.dtype]
@@ -232,7 +235,7 @@ class ReduceKernel:
 
     def _count(self, op: ReduceMean, lanes: int) -> Value:
         """Elements of a mean."""
-        if not is_free(op.count):
+        if not isinstance(op.count, Size):
             return splat(vector(lanes, FLOAT), f32(op.count))
         count = self.b.cast("sitofp", self.b.index, str(op.count), FLOAT)
         return self.b.broadcast(lanes, FLOAT, count)
@@ -240,7 +243,7 @@ class ReduceKernel:
     def _centered(self, op: ReduceMean, lanes: int, total: Value) -> Value:
         """A sum without the zero points in it."""
         b, zero_points = self.b, op.count * op.x.type.params.zero_point
-        if not is_free(zero_points):
+        if not isinstance(zero_points, Size):
             return vectors.center(b, lanes, total, zero_points)
         narrow = b.as_int(str(zero_points))
         return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, I32, narrow))
@@ -256,7 +259,7 @@ class ReduceKernel:
         return b.broadcast(lanes, FLOAT, b.cast("fptrunc", DOUBLE, ratio, FLOAT))
 
     def store(
-        self, pointer: Value, stride: int, group: Sequence[Piece], values: Sequence[Value]
+        self, pointer: Value, stride: Dim, group: Sequence[Piece], values: Sequence[Value]
     ) -> None:
         out = self.y.type.dtype
         if self.sums:

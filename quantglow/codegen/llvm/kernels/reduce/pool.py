@@ -42,7 +42,7 @@ from quantglow.codegen.llvm.values import (
 )
 from quantglow.ir.ops import AveragePool, MaxPool
 from quantglow.ir.program.program import Compute, View
-from quantglow.ir.symbolic.size import is_free, likely, surely_equal
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, likely, surely_equal
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -86,7 +86,7 @@ class _PoolKernel:
     y: View
 
     @cached_property
-    def x_strides(self) -> list[int]:
+    def x_strides(self) -> list[Dim]:
         return [s * self.dtype.nbytes for s in self.x.strides]
 
     @cached_property
@@ -98,7 +98,7 @@ class _PoolKernel:
         return PoolWindows.of(self.b, self.compile_time)
 
     @cached_property
-    def y_strides(self) -> list[int]:
+    def y_strides(self) -> list[Dim]:
         return [s * self.y.type.dtype.nbytes for s in self.y.strides]
 
     @property
@@ -122,20 +122,21 @@ class _PoolKernel:
         y, x, *self.windows.pointers = b.kernel(2 + len(self.windows.constants))
         _, oh, _, _ = self.pool.type.shape
         top, bottom = self.windows.interior(0)
+        count = bottom - top
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, oh)
             y_row = b.at(y, b.mul(image, self.y_strides[0]))
             y_row = b.at(y_row, b.mul(row, self.y_strides[1]))
             x_image = b.at(x, b.mul(image, self.x_strides[0]))
             within = self._within(row, top, bottom)
-            if is_free(bottom - top) or bottom > top:
+            if isinstance(count, Size) or count > 0:
                 with b.when(within):
                     self.row(y_row, x_image, row)
             if not surely_equal((top, bottom), (0, oh)):
                 with b.when(b.op("xor", I1, within, "true")):
                     self.border(y_row, x_image, row, 0, self.pool.type.shape[2])
 
-    def _within(self, row: Value, top: int, bottom: int) -> Value:
+    def _within(self, row: Value, top: Dim, bottom: Dim) -> Value:
         b = self.b
         below = b.compare("sge", b.index, row, str(top))
         return b.op("and", I1, below, b.compare("slt", b.index, row, str(bottom)))
@@ -143,15 +144,15 @@ class _PoolKernel:
     def row(self, y: Value, image: Value, row: Value) -> None:
         """A row whose windows need no padding above or below."""
         left, right = self.windows.interior(1)
-        width = self.pool.type.shape[2]
-        if is_free(right - left) or right > left:
+        width, count = self.pool.type.shape[2], right - left
+        if isinstance(count, Size) or count > 0:
             self.border(y, image, row, 0, left)
             self.straight(y, image, row, left, right)
             self.border(y, image, row, right, width)
         else:
             self.border(y, image, row, 0, width)
 
-    def straight(self, y: Value, image: Value, row: Value, left: int, right: int) -> None:
+    def straight(self, y: Value, image: Value, row: Value, left: Dim, right: Dim) -> None:
         """Windows ``left`` to ``right`` of a row, all inside the image."""
         b = self.b
         stride, pads = self.pool.strides, self.pool.pads
@@ -167,15 +168,16 @@ class _PoolKernel:
             at = [b.at(p, b.mul(column, s)) for p, s in zip((y, x), pixels.strides, strict=True)]
             emit_row(b, self.target, self._nest(channels), at, self.inner(channels))
 
-    def _axes(self, width: int) -> tuple[LoopAxis | None, LoopAxis]:
+    def _axes(self, width: Dim) -> tuple[LoopAxis | None, LoopAxis]:
         """Pixels and channels; pixels join the row where neighbors' windows are neighbors."""
         channels = self.pool.type.shape[3]
         x_pixel = self.pool.strides[1] * self.x_strides[2]
         pixels = LoopAxis(width, (self.y_strides[2], x_pixel))
-        if channels == 1:
+        if decide(channels == 1):
             return None, pixels
         row = LoopAxis(channels, (self.y_strides[3], self.x_strides[3]))
-        if all(p == channels * c for p, c in zip(pixels.strides, row.strides, strict=True)):
+        strides = zip(pixels.strides, row.strides, strict=True)
+        if all(decide(p == channels * c) for p, c in strides):
             return None, LoopAxis(width * channels, row.strides)
         return pixels, row
 
@@ -185,9 +187,10 @@ class _PoolKernel:
             lanes = vectors.narrower(lanes, row.size)
         return Nest((), row, lanes, UNROLL)
 
-    def border(self, y: Value, image: Value, row: Value, left: int, right: int) -> None:
+    def border(self, y: Value, image: Value, row: Value, left: Dim, right: Dim) -> None:
         """Windows ``left`` to ``right`` of a row, some of whose taps lie outside."""
-        if not is_free(right - left) and left >= right:
+        count = right - left
+        if not isinstance(count, Size) and count <= 0:
             return
         b = self.b
         itemsize = self.dtype.nbytes
@@ -256,7 +259,7 @@ class _PoolKernel:
         ky: Value,
         kx: Value,
         channels: LoopAxis,
-    ) -> tuple[Value, int]:
+    ) -> tuple[Value, Dim]:
         """The address of a tap, or of the padding; both have the stride of the channels."""
         b, windows = self.b, self.windows
         down, across = windows.tap(0, rows, ky), windows.tap(1, columns, kx)
@@ -277,7 +280,7 @@ class _PoolKernel:
         kind = self._kind(lanes)
         return splat(kind, vectors.literal(kind.element, self.compile_time.padding))
 
-    def load(self, pointer: Value, stride: int, piece: Piece) -> Value:
+    def load(self, pointer: Value, stride: Dim, piece: Piece) -> Value:
         if self.averages:
             return load_lanes(self.b, self.dtype, pointer, stride, piece)
         element = ELEMENTS[self.dtype]
@@ -292,7 +295,7 @@ class _PoolKernel:
     def finish(
         self,
         pointer: Value,
-        stride: int,
+        stride: Dim,
         group: Sequence[Piece],
         values: Sequence[Value],
         position: Position | None,

@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.kernels.vector.math_functions import literal
 from quantglow.codegen.llvm.values import DOUBLE, FLOAT, I32, Type, Value
 from quantglow.ir.ops import AveragePool, MaxPool
-from quantglow.ir.symbolic.size import is_free, maximum, minimum
+from quantglow.ir.symbolic.size import Dim, is_free, maximum, minimum
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 
@@ -32,7 +32,7 @@ class PoolTables:
     indices of type ``index``."""
 
     pool: MaxPool | AveragePool
-    pitches: tuple[int, int]
+    pitches: tuple[Dim, Dim]
     index: Type
 
     @property
@@ -42,13 +42,13 @@ class PoolTables:
 
     def taps(self, axis: int) -> Array:
         """int64 [outputs, kernel]: source index of every tap along H (0) or W (1)."""
-        outputs, kernel = self.pool.type.shape[axis + 1], self.pool.kernel[axis]
+        outputs, kernel = int(self.pool.type.shape[axis + 1]), self.pool.kernel[axis]
         first = np.arange(outputs) * self.pool.strides[axis] - self.pool.pads[axis]
         return np.asarray(first[:, None] + np.arange(kernel) * self.pool.dilations[axis])
 
     def inside(self, axis: int) -> Array:
         taps = self.taps(axis)
-        return np.asarray((taps >= 0) & (taps < self.pool.x.type.shape[axis + 1]))
+        return np.asarray((taps >= 0) & (taps < int(self.pool.x.type.shape[axis + 1])))
 
     def interior(self, axis: int) -> tuple[int, int]:
         """The outputs whose taps all lie inside; empty for large windows."""
@@ -60,7 +60,7 @@ class PoolTables:
     def constants(self) -> list[Array]:
         """Tap offsets of rows and columns, a row of padding, and divisors by position."""
         offsets = [
-            np.where(self.inside(axis), self.taps(axis) * self.pitches[axis], self.outside)
+            np.where(self.inside(axis), self.taps(axis) * int(self.pitches[axis]), self.outside)
             for axis in (0, 1)
         ]
         tables = [np.ascontiguousarray(o, np.int64) for o in offsets]
@@ -68,7 +68,8 @@ class PoolTables:
 
     def padding_row(self) -> Array:
         """A pixel of padding."""
-        return np.full(self.pool.type.shape[3], self.padding, self.pool.x.type.dtype.numpy)
+        channels = int(self.pool.type.shape[3])
+        return np.full(channels, self.padding, self.pool.x.type.dtype.numpy)
 
     @property
     def padding(self) -> float | int:
@@ -113,7 +114,7 @@ class PoolWindows(ABC):
         """Pointer to a row of taps outside."""
 
     @abstractmethod
-    def interior(self, axis: int) -> tuple[int, int]:
+    def interior(self, axis: int) -> tuple[Dim, Dim]:
         """The windows along H (0) or W (1) whose taps all lie inside; empty for large windows."""
 
     @abstractmethod
@@ -196,7 +197,7 @@ class FreeWindows(PoolWindows):
     def padding(self) -> Value:
         return self.pointers[0]
 
-    def interior(self, axis: int) -> tuple[int, int]:
+    def interior(self, axis: int) -> tuple[Dim, Dim]:
         pool = self.tables.pool
         if pool.kernel[0] * pool.kernel[1] > MAX_TAPS:
             return 0, 0
@@ -255,7 +256,7 @@ class FreeWindows(PoolWindows):
         end = self._limit("smin", end, pool.kernel[axis])
         return self._limit("smax", b.op("sub", b.index, end, begin), 0)
 
-    def _taps_below(self, axis: int, index: Value, limit: int) -> Value:
+    def _taps_below(self, axis: int, index: Value, limit: Dim) -> Value:
         """Taps of a window before row or column ``limit`` of the padded image, without an end."""
         b, pool = self.b, self.tables.pool
         step = pool.dilations[axis]

@@ -46,7 +46,7 @@ from quantglow.codegen.llvm.values import (
 from quantglow.ir.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum, Softmax
 from quantglow.ir.program.program import Compute, View
 from quantglow.ir.symbolic.expression import LARGEST
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -66,7 +66,8 @@ class ByteSums(ReduceKernel):
     def applies(self) -> bool:
         """Whether the results lie side by side and the sums are of bytes."""
         is_bytes = self.dtype in (DType.U8, DType.I8)
-        return self.sums and is_bytes and self.inner > 1 and self.x_strides[1] == 1
+        is_row = self.sums and is_bytes and decide(self.inner > 1)
+        return is_row and decide(self.x_strides[1] == 1)
 
     @cached_property
     def lanes(self) -> int:
@@ -82,26 +83,26 @@ class ByteSums(ReduceKernel):
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [splat(self.kind(p.lanes), "0") for p in group]
         whole, remainder = divmod(self.reduced, ROWS)
-        if is_free(whole) or whole:
+        if isinstance(whole, Size) or whole:
             start = [(self.kind(p.lanes), t) for p, t in zip(group, totals, strict=True)]
             loop = b.begin_times(whole, start)
             at = b.at(x, b.mul(loop.index, ROWS * self.step))
             totals = b.end_times(loop, whole, self._added(group, loop.carried, at, ROWS))
-        if is_free(remainder) or remainder:
+        if isinstance(remainder, Size) or remainder:
             totals = self._added(group, totals, b.at(x, whole * ROWS * self.step), remainder)
         narrow, parts = self._narrower(group, totals)
         results = [self.finish(p.lanes, t) for p, t in zip(narrow, parts, strict=True)]
         self.store(y, self.y_strides[1], narrow, results)
 
     def _added(
-        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: int
+        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: Dim
     ) -> list[Value]:
         """``totals`` and the sums of at most ``ROWS`` rows."""
         b = self.b
         sums = [splat(self._words(p), "0") for p in group]
-        if is_free(rows) or rows >= UNROLL:
+        if isinstance(rows, Size) or rows >= UNROLL:
             sums = self._looped(group, sums, x, rows // UNROLL, UNROLL)
-        if is_free(rows):
+        if isinstance(rows, Size):
             at = b.at(x, (rows - rows % UNROLL) * self.step)
             sums = self._looped(group, sums, at, rows % UNROLL, 1)
         else:
@@ -115,7 +116,7 @@ class ByteSums(ReduceKernel):
         return new_totals
 
     def _looped(
-        self, group: Sequence[Piece], sums: Sequence[Value], x: Value, count: int, unroll: int
+        self, group: Sequence[Piece], sums: Sequence[Value], x: Value, count: Dim, unroll: int
     ) -> list[Value]:
         """Add ``count`` times ``unroll`` rows."""
         b, kinds = self.b, [self._words(p) for p in group]
@@ -180,16 +181,17 @@ class ShortSums(ReduceKernel):
         sizes = (self.inner, self.reduced, *self.x_strides, *self.y_strides)
         is_integer = self.sums and not self.dtype.is_float
         short = self.target.saves_code and not any(map(is_free, sizes))
-        return short and is_integer and self.inner > 1
+        return short and is_integer and decide(self.inner > 1)
 
     @cached_property
     def block(self) -> int:
         """A work item is a whole row of results."""
-        return self.inner
+        return int(self.inner)
 
     def columns(self, y: Value, x: Value, block: Value) -> None:
-        b, whole = self.b, self.inner - self.inner % self.lanes
-        for begin, end, width in ((0, whole, self.lanes), (whole, self.inner, 1)):
+        b, inner = self.b, int(self.inner)
+        whole = inner - inner % self.lanes
+        for begin, end, width in ((0, whole, self.lanes), (whole, inner, 1)):
             if begin < end:
                 with b.loop(begin, end, width) as index:
                     at_y = b.at(y, b.mul(index, self.y_strides[1]))
@@ -248,7 +250,7 @@ class _Softmax:
         return self.x.type.dtype
 
     @property
-    def columns(self) -> int:
+    def columns(self) -> Dim:
         return self.op.type.shape[1]
 
     def emit(self) -> None:

@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.values import (
     vector,
     zero,
 )
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Size, decide
 from quantglow.ir.types import DType
 
 ELEMENT_NBYTES = {I8: 1, I16: 2, I32: 4, FLOAT: 4}
@@ -94,19 +94,19 @@ def _powers(count: int) -> Iterator[tuple[int, int]]:
 
 
 def load_strided(
-    b: Builder, element: Type, itemsize: int, pointer: Value, stride: int, piece: Piece
+    b: Builder, element: Type, itemsize: int, pointer: Value, stride: Dim, piece: Piece
 ) -> Value:
     """Lanes ``pointer + (start + i) * stride``; nothing beyond the active lanes is read."""
-    if stride == itemsize:
+    if decide(stride == itemsize):
         return vectors.load(b, element, piece, b.at(pointer, piece.start * stride))
-    if stride == 0:
+    if decide(stride == 0):
         return b.broadcast(piece.lanes, element, b.load(element, pointer))
     if piece.lanes == 1:
         return b.load(element, b.at(pointer, piece.start * stride))
-    if stride == -itemsize and isinstance(piece.active, int):
+    if decide(stride == -itemsize) and isinstance(piece.active, int):
         return _load_reversed(b, element, b.at(pointer, piece.start * stride), itemsize, piece)
     steps = (2 * itemsize, 3 * itemsize, 4 * itemsize)
-    if not is_free(stride) and stride in steps and piece.active == piece.lanes:
+    if not isinstance(stride, Size) and stride in steps and piece.active == piece.lanes:
         return _load_picked_lanes(
             b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece
         )
@@ -137,12 +137,12 @@ def store_strided(
     element: Type,
     itemsize: int,
     pointer: Value,
-    stride: int,
+    stride: Dim,
     piece: Piece,
     value: Value,
 ) -> None:
     """Write the active lanes to ``pointer + (start + i) * stride``."""
-    if stride == itemsize or piece.lanes == 1:
+    if decide(stride == itemsize) or piece.lanes == 1:
         vectors.store(b, element, piece, value, b.at(pointer, piece.start * stride))
         return
     for lane in range(piece.count):
@@ -155,14 +155,14 @@ def store_results(
     target: Target,
     dtype: DType,
     pointer: Value,
-    stride: int,
+    stride: Dim,
     group: Sequence[Piece],
     values: Sequence[Value],
 ) -> None:
     """Write lanes (int32 for integers of up to 32 bits) as ``dtype``; neighboring vectors of bytes
     in one store."""
     full = all(p.active == p.lanes == target.f32_lanes for p in group)
-    if dtype.nbytes == 1 and full and len(group) == 4 and stride == 1:
+    if dtype.nbytes == 1 and full and len(group) == 4 and decide(stride == 1):
         packed = vectors.pack_bytes(b, target, values, dtype is DType.I8)
         b.store(vector(target.vector_nbytes, I8), packed, b.at(pointer, group[0].start))
         return
@@ -173,7 +173,7 @@ def store_results(
         store_strided(b, element, dtype.nbytes, pointer, stride, piece, narrow)
 
 
-def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: Dim, piece: Piece) -> Value:
     """Elements of a tensor as float32, int64, or (integers of up to 32 bits) int32 lanes."""
     element = vectors.ELEMENTS[dtype]
     raw = load_strided(b, element, dtype.nbytes, pointer, stride, piece)
@@ -183,7 +183,7 @@ def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Pie
     return vectors.widen(b, piece.lanes, element, raw, signed)
 
 
-def load_kind(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+def load_kind(b: Builder, dtype: DType, pointer: Value, stride: Dim, piece: Piece) -> Value:
     """``load_lanes``, but of bool the bits: any byte other than 0 is true."""
     if dtype is not DType.BOOL:
         return load_lanes(b, dtype, pointer, stride, piece)

@@ -7,18 +7,17 @@ end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from quantglow.codegen.llvm.builder import Builder
+from quantglow.codegen.llvm.builder import Builder, Index
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernels.vector.vectors import Piece, narrower, pieces
 from quantglow.codegen.llvm.values import Operand, Type, Value, f32, splat
 from quantglow.ir.program.program import View
-from quantglow.ir.symbolic.size import is_free, likely
+from quantglow.ir.symbolic.size import Dim, Shape, Size, decide, decide_equal, likely, prod
 
 ENOUGH_ITEMS = 32
 """Number of work items from which on further axes become loops inside an item."""
@@ -40,17 +39,17 @@ NARROWEST = 4
 class LoopAxis:
     """``size`` elements; the stride in bytes in each view."""
 
-    size: int
-    strides: tuple[int, ...]
+    size: Dim
+    strides: Shape
 
 
-def collapse_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
+def collapse_axes(shape: Shape, views: Sequence[View]) -> list[LoopAxis]:
     """The axes of views broadcast to ``shape``, without axes of size 1, neighbors merged."""
     axes = merge_axes(broadcast_axes(shape, views))
     return axes or [LoopAxis(1, tuple(view.type.dtype.nbytes for view in views))]
 
 
-def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[LoopAxis]:
+def broadcast_axes(shape: Shape, views: Sequence[View]) -> list[LoopAxis]:
     """An axis for each dimension of views broadcast to ``shape``."""
     wide = [view.expanded(shape) for view in views]
     return [
@@ -64,9 +63,9 @@ def merge_axes(axes: Sequence[LoopAxis]) -> list[LoopAxis]:
     result: list[LoopAxis] = []
     for axis in axes:
         inner = tuple(stride * axis.size for stride in axis.strides)
-        if axis.size == 1:
+        if decide(axis.size == 1):
             continue
-        if result and result[-1].strides == inner:
+        if result and decide_equal(result[-1].strides, inner):
             result[-1] = LoopAxis(result[-1].size * axis.size, axis.strides)
         else:
             result.append(axis)
@@ -92,16 +91,16 @@ class Nest:
         return self.step * BLOCK
 
     @property
-    def items(self) -> int:
+    def items(self) -> Dim:
         if not self.outer:
             return -(-self.row.size // self.block)
-        return math.prod(axis.size for axis in self._item_axes())
+        return prod(axis.size for axis in self._item_axes())
 
     def _item_axes(self) -> tuple[LoopAxis, ...]:
         count = 1
         while (
             count < len(self.outer)
-            and likely(math.prod(a.size for a in self.outer[:count])) < ENOUGH_ITEMS
+            and likely(prod(a.size for a in self.outer[:count])) < ENOUGH_ITEMS
         ):
             count += 1
         return self.outer[:count]
@@ -134,21 +133,22 @@ class Nest:
         end: Operand,
     ) -> None:
         """One row, split into items of ``block`` elements."""
-        whole = self.row.size - self.row.size % self.step
-        if is_free(whole) or whole:
+        remainder = self.row.size % self.step
+        whole = self.row.size - remainder
+        if isinstance(whole, Size) or whole:
             first = b.mul(begin, self.block)
             last = b.mul(end, self.block)
             within = b.compare("slt", b.index, last, str(whole))
             limit = b.select(b.index, within, last, str(whole))
             with b.loop(first, limit, self.step) as index:
                 body(advance(b, pointers, self.row, index), self._pieces(target, 0, self.step))
-        if is_free(self.row.size - whole):
+        if isinstance(remainder, Size):
             with b.when(b.compare("eq", b.index, end, str(self.items))):
                 _free_remainder(b, target, self, pointers, body, whole)
-        elif whole < self.row.size:
+        elif remainder:
             with b.when(b.compare("eq", b.index, end, str(self.items))):
-                remainder = advance(b, pointers, self.row, whole)
-                body(remainder, self._pieces(target, 0, self.row.size - whole))
+                rest = advance(b, pointers, self.row, whole)
+                body(rest, self._pieces(target, 0, remainder))
 
     def _pieces(self, target: Target, start: int, stop: int) -> list[Piece]:
         return list(pieces(target, start, stop, self.lanes))
@@ -157,7 +157,7 @@ class Nest:
 def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], body: Body) -> None:
     """A whole row: a loop over full steps, then the rest."""
     size, step = nest.row.size, nest.step
-    if is_free(size):
+    if isinstance(size, Size):
         _free_row(b, target, nest, pointers, body)
         return
     whole = size - size % step if size >= 2 * step else 0
@@ -177,7 +177,7 @@ def _free_row(
     whole = nest.row.size - remainder
     with b.loop(0, whole, nest.step) as index:
         body(advance(b, pointers, nest.row, index), list(pieces(target, 0, nest.step, nest.lanes)))
-    if is_free(remainder):
+    if isinstance(remainder, Size):
         _free_remainder(b, target, nest, pointers, body, whole)
     elif remainder:
         body(
@@ -192,7 +192,7 @@ def _free_remainder(
     nest: Nest,
     pointers: Sequence[Value],
     body: Body,
-    begin: int,
+    begin: Dim,
 ) -> None:
     """The elements of a row from ``begin``, fewer than a step: in vectors, then narrower ones."""
     widths = [width for width in (nest.lanes, SHORT, 1) if width < nest.step or width == 1]
@@ -227,17 +227,15 @@ def loops(b: Builder, axes: Sequence[LoopAxis], pointers: Sequence[Value]) -> It
         yield inside
 
 
-def advance(
-    b: Builder, pointers: Sequence[Value], axis: LoopAxis, index: Operand | int
-) -> list[Value]:
+def advance(b: Builder, pointers: Sequence[Value], axis: LoopAxis, index: Index) -> list[Value]:
     """Each pointer advanced by ``index`` elements of the axis."""
 
-    def offset(stride: int) -> Value | int:
-        if isinstance(index, int):
+    def offset(stride: Dim) -> Index:
+        if not isinstance(index, str):
             return index * stride
-        return b.mul(index, stride) if stride else 0
+        return b.mul(index, stride) if decide(stride != 0) else 0
 
-    offsets: dict[int, Value | int] = {s: offset(s) for s in dict.fromkeys(axis.strides)}
+    offsets = {s: offset(s) for s in dict.fromkeys(axis.strides)}
     return [b.at(p, offsets[s]) for p, s in zip(pointers, axis.strides, strict=True)]
 
 
@@ -257,9 +255,9 @@ class Fold(Combination):
     load: Callable[[Value | int, Piece], Value]
 
 
-def fold_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
+def fold_row(b: Builder, fold: Fold, lanes: int, length: Dim) -> Value:
     """The combination of all elements, a scalar; the neutral one if there are none."""
-    if is_free(length):
+    if isinstance(length, Size):
         return _fold_free_row(b, fold, lanes, length)
     partials: list[Value] = []
     start = 0
@@ -276,9 +274,10 @@ def fold_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
     return reduce(partial(fold.combine, 1), partials)
 
 
-def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
+def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: Size) -> Value:
     """``fold_row`` of a free length, in the same order."""
-    total, done, width = _identity(fold, 1), 0, lanes
+    total, width = _identity(fold, 1), lanes
+    done: Dim = 0
     steps = [(lanes, UNROLL)] if lanes > 1 else []
     while width >= NARROWEST:
         steps.append((width, 1))
@@ -299,8 +298,8 @@ def _add_steps(
     lanes: int,
     total: Value,
     start: Sequence[Value],
-    done: int,
-    count: int,
+    done: Dim,
+    count: Dim,
 ) -> list[Value]:
     """A total combined with ``_loop``."""
     return [fold.combine(1, total, _loop(b, fold, lanes, start, done, count))]
@@ -314,7 +313,7 @@ def _identity(fold: Fold, lanes: int) -> Value:
 
 
 def _loop(
-    b: Builder, fold: Fold, lanes: int, start: Sequence[Value], done: int, count: int
+    b: Builder, fold: Fold, lanes: int, start: Sequence[Value], done: Dim, count: Dim
 ) -> Value:
     """``count`` steps of vectors from the element ``done`` on, combined into one element."""
     loop = b.begin_while(str(count), [(fold.kind(lanes), value) for value in start])

@@ -352,7 +352,8 @@ def _is_normal_power(exponent: Expr) -> bool:
 
 
 def _is_integer(constant: Expr) -> bool:
-    return float(constant.value).is_integer() and abs(constant.value) < 2**31
+    number = float(constant.value)
+    return number.is_integer() and abs(number) < 2**31
 
 
 _RULES: dict[str, Callable[..., Value]] = {

@@ -37,7 +37,7 @@ from quantglow.codegen.llvm.values import (
     splat,
     vector,
 )
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Dim, Size
 from quantglow.ir.types import DType
 
 ELEMENTS = {DType.F32: FLOAT, DType.I8: I8, DType.U8: I8, DType.I16: I16, DType.I32: I32,
@@ -95,12 +95,12 @@ def _two_vectors(count: int) -> bool:
     return count % 4 == 0 and count.bit_count() <= 2
 
 
-def narrower(lanes: int, room: int) -> int:
+def narrower(lanes: int, room: Dim) -> int:
     """The widest vector not wider than ``lanes`` that fits ``room``; scalars below 4 lanes.
 
     A free length has vectors of any width: what does not fill them is computed in narrower ones.
     """
-    if is_free(room):
+    if isinstance(room, Size):
         return lanes
     while lanes > room:
         lanes //= 2
