@@ -258,9 +258,9 @@ class RunFunction(Concise):
         """Row and position of each pointer that moves in a loop, and its bytes in a trip."""
         for at in range(LOOP_WORDS, len(pointers), MOVING_WORDS):
             _, stride, argument = pointers[at : at + MOVING_WORDS]
-            position = argument.offset_bytes // SLOT_NBYTES
+            position = int(argument.offset_bytes) // SLOT_NBYTES
             row = bisect_right(self._first, position) - 1
-            yield (row, position - self._first[row]), stride.offset_bytes
+            yield (row, position - self._first[row]), int(stride.offset_bytes)
 
     @cached_property
     def _first(self) -> list[int]:
@@ -305,10 +305,9 @@ class PartFunction(RunFunction):
             self.is_behind = True
             return
         self._catch_up()
-        first, end = (
-            self._border(Value.of("%part", I32), row.items),
-            self._border(self._next, row.items),
-        )
+        items = int(row.items)
+        first = self._border(Value.of("%part", I32), items)
+        end = self._border(self._next, items)
         b.do(f"call void @{self.kernels[number]}(ptr %args, i64 {first}, i64 {end})")
         self._wait()
 

@@ -56,8 +56,7 @@ from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition,
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Input, Node
-from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.symbolic.size import Dim, decide, decide_in, prod
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, prod
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
 
@@ -103,7 +102,10 @@ def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Kno
 
 
 def declare_inputs(
-    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: ImportScope, values: Values
+    fed: Iterable[onnx.ValueInfoProto],
+    shapes: Mapping[str, Shape],
+    scope: ImportScope,
+    values: Values,
 ) -> tuple[Input, ...]:
     """Input nodes in these shapes; those with values and those without elements, such as a cache
     before the first token, are known, and no other node reads them.

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 
 from quantglow.ir.graph.signature import PortDim, dims_text, is_symbol
-from quantglow.ir.symbolic.size import decide, is_free
+from quantglow.ir.symbolic.size import Dim, Shape, decide, is_free
 from quantglow.support.errors import ModelError
 
 
 def resolve_shapes(
-    inputs: Sequence[onnx.ValueInfoProto], requested: Mapping[str, Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
+    inputs: Sequence[onnx.ValueInfoProto], requested: Mapping[str, Sequence[Dim]]
+) -> dict[str, Shape]:
     """A shape for each input.  A free batch dimension alone becomes 1.  Raises ``ModelError``."""
     declared = {i.name: declared_dims(i) for i in inputs}
     if unknown := sorted(requested.keys() - declared.keys()):
@@ -23,7 +23,7 @@ def resolve_shapes(
             f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}. "
             "Remedy: name one of these."
         )
-    symbols: dict[str, int] = {}
+    symbols: dict[str, Dim] = {}
     shapes = {}
     for name, shape in requested.items():
         shapes[name] = _accept(name, shape, declared[name], symbols)
@@ -53,8 +53,8 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[PortDim, ...] | None:
 
 
 def _accept(
-    name: str, requested: Sequence[int], dims: tuple[PortDim, ...] | None, symbols: dict[str, int]
-) -> tuple[int, ...]:
+    name: str, requested: Sequence[Dim], dims: tuple[PortDim, ...] | None, symbols: dict[str, Dim]
+) -> Shape:
     """The caller's shape, if it fits the declared one and the other inputs."""
     shape = tuple(requested)
     if not all((isinstance(d, int) and d >= 0) or is_free(d) for d in shape):
@@ -74,16 +74,15 @@ def _accept(
     return shape
 
 
-def _complete(
-    name: str, dims: tuple[PortDim, ...] | None, symbols: Mapping[str, int]
-) -> tuple[int, ...]:
+def _complete(name: str, dims: tuple[PortDim, ...] | None, symbols: Mapping[str, Dim]) -> Shape:
     """The declared shape with symbols that other inputs fixed, and batch 1."""
     if dims is not None:
         sizes = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
-        if sizes and not isinstance(sizes[0], int):
+        if sizes and not isinstance(sizes[0], Dim):
             sizes[0] = 1
-        if all(isinstance(d, int) for d in sizes):
-            return tuple(d for d in sizes if isinstance(d, int))
+        known = tuple(d for d in sizes if isinstance(d, Dim))
+        if len(known) == len(sizes):
+            return known
     raise ModelError(
         f"input {name!r} has free dimensions {dims_text(dims)}. "
         f"Remedy: give its shape: input_shapes={{{name!r}: (…)}}"

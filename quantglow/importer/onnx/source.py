@@ -38,7 +38,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
-from quantglow.ir.symbolic.size import Dim, decide_in, find_guards
+from quantglow.ir.symbolic.size import Dim, decide_in, find_guards, fixed
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
 
@@ -236,7 +236,7 @@ class Source:
     def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
         """The signature with these input shapes.  Raises ``ModelError``."""
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        inputs = (replace(port, dims=shapes[port.name]) for port in self.signature.inputs)
+        inputs = (replace(port, dims=fixed(shapes[port.name])) for port in self.signature.inputs)
         return Signature(tuple(inputs), self.signature.outputs)
 
     @cached_property

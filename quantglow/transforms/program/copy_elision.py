@@ -175,7 +175,7 @@ class Donation:
     input: str
     output: str
     axis: int
-    capacity: int
+    capacity: Dim
 
 
 @dataclass(frozen=True, eq=False, repr=False)
