@@ -185,7 +185,7 @@ class Foreign:
     """
 
     onnx_type: int
-    shape: tuple[int, ...] | None
+    shape: Shape | None
     reported: bool
 
     @property
