@@ -20,7 +20,7 @@ from quantglow.ir.program.program import (
     Repeat,
     View,
 )
-from quantglow.ir.symbolic.size import fixed
+from quantglow.ir.symbolic.size import decide, fixed
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan
 from quantglow.support.arrays import Array
 from quantglow.transforms.program.generate import reads_slack
@@ -68,13 +68,14 @@ class _Walk:
     def _read(self, view: View) -> tuple[int, int]:
         """The first byte, and one past the last, that a kernel may touch; of a view that moves, all
         of its buffer."""
-        first, last = fixed((0, view.buffer.nbytes) if view.advance else view.extent_bytes())
+        moves = decide(view.advance != 0)
+        first, last = fixed((0, view.buffer.nbytes) if moves else view.extent_bytes())
         at = self.plan.offsets[view.buffer]
         return at + first, min(at + last + self.slack_nbytes, self.unwritten.size)
 
     def _write(self, view: View) -> None:
         """Mark the bytes of a view; one that moves is left unwritten."""
-        if view.advance or view.type.is_empty:
+        if decide(view.advance != 0) or view.type.is_empty:
             return
         size = view.type.dtype.nbytes
         at = self.plan.offsets[view.buffer] + int(view.offset_bytes)
