@@ -30,7 +30,7 @@ from quantglow.ir.ops import (
     Softmax,
 )
 from quantglow.ir.ops.pooling import Pool
-from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.symbolic.size import Shape, is_free
 from quantglow.support.errors import ModelError
 
 IMAGE = channels_first(4)
@@ -74,7 +74,7 @@ def windows(node: Pool) -> dict[str, Any]:
     ONNX versions disagree on ``ceil_mode``, so it is written as padding behind the image where
     that is the same: the padding does not count, and is smaller than the kernel.
     """
-    pads: tuple[int, ...] = node.pads
+    pads: Shape = node.pads
     ceil_mode = node.ceil_mode
     counts_padding = isinstance(node, AveragePool) and node.count_include_pad
     is_fixed = not any(map(is_free, node.x.type.shape[1:3]))
@@ -94,7 +94,7 @@ def _padding_behind(node: Pool, axis: int) -> int:
     """The padding that the last window along H (0) or W (1) needs behind the image."""
     size, count = int(node.x.type.shape[axis + 1]), int(node.type.shape[axis + 1])
     reach = node.dilations[axis] * (node.kernel[axis] - 1) + 1
-    return max((count - 1) * node.strides[axis] + reach - size - node.pads[axis], 0)
+    return max((count - 1) * node.strides[axis] + reach - size - int(node.pads[axis]), 0)
 
 
 @export_rule(ReduceMean, ReduceSum, ReduceMax, ReduceMin)

@@ -23,7 +23,7 @@ from quantglow.ir.ops.arithmetic import (
 )
 from quantglow.ir.ops.native import Ends, IntegerEnds, native_ops
 from quantglow.ir.ops.samples import if_constant
-from quantglow.ir.ops.windows import Images, Pads
+from quantglow.ir.ops.windows import FixedPads, Images
 from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_equal
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -213,7 +213,7 @@ def float_sums(sums: Array, b: Array | None) -> Array:
 
 
 def exact_operands(
-    kind: TensorType, x: Array, w: Array, pads: Pads = (0, 0, 0, 0)
+    kind: TensorType, x: Array, w: Array, pads: FixedPads = (0, 0, 0, 0)
 ) -> tuple[Images, Array]:
     """Images and weights, in the least precision that carries all integer sums exactly.
 

@@ -14,7 +14,16 @@ from quantglow.ir.ops.arithmetic import center, is_integer, multiplier, saturate
 from quantglow.ir.ops.contraction import Contraction, exact_operands
 from quantglow.ir.ops.native import native_ops
 from quantglow.ir.ops.samples import if_aligned, if_constant
-from quantglow.ir.ops.windows import Images, Pads, Pair, Part, check_windows, conv2d, window_count
+from quantglow.ir.ops.windows import (
+    Images,
+    Pads,
+    Pair,
+    Part,
+    check_windows,
+    conv2d,
+    fixed_pads,
+    window_count,
+)
 from quantglow.ir.symbolic.size import Shape, broadcast_shapes, decide, decide_equal
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -76,7 +85,7 @@ class Conv(Contraction):
         return is_own and self.group > 1
 
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
-        images, weights = exact_operands(self.x.type, x, w, self.pads)
+        images, weights = exact_operands(self.x.type, x, w, fixed_pads(self.pads))
 
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None if residual is None else residual[part])
@@ -151,7 +160,7 @@ class ConvTranspose(Contraction):
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""
         kh, kw = self.w.type.fixed_shape[:2]
         reach = (self.dilations[0] * (kh - 1), self.dilations[1] * (kw - 1))
-        top, left, bottom, right = self.pads
+        top, left, bottom, right = fixed_pads(self.pads)
         before = (reach[0] - top, reach[1] - left)
         after = (
             reach[0] - bottom + self.output_padding[0],

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from quantglow.ir.graph.kinds import CODES, NUMBERS, REALS, Kind, Trait, taking
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.arithmetic import is_integer, multiplier, saturate
-from quantglow.ir.ops.windows import Pads, Pair, check_windows
+from quantglow.ir.ops.windows import Pads, Pair, check_windows, fixed_pads
 from quantglow.ir.symbolic.size import Dim, Shape, decide, likely, maximum, minimum, prod
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -63,8 +63,9 @@ class Pool(Node):
         spans = [self.dilations[i] * (self.kernel[i] - 1) + 1 for i in (0, 1)]
         widths = [(0, 0)]
         for i, count in enumerate((oh, ow)):
-            needed = (count - 1) * self.strides[i] + spans[i] - x.shape[i + 1] - self.pads[i]
-            widths.append((self.pads[i], max(needed, 0)))
+            before = int(self.pads[i])
+            needed = (count - 1) * self.strides[i] + spans[i] - x.shape[i + 1] - before
+            widths.append((before, max(needed, 0)))
         padded = np.pad(x, [*widths, (0, 0)], constant_values=fill)
         views = sliding_window_view(padded, spans, axis=(1, 2))
         views = views[:, :: self.strides[0], :: self.strides[1]][:, :oh, :ow]
@@ -122,8 +123,9 @@ class AveragePool(Pool):
         counts = []
         for i in (0, 1):
             size = self.x.type.fixed_shape[i + 1]
-            before, after = (self.pads[i], self.pads[i + 2]) if self.count_include_pad else (0, 0)
-            starts = np.arange(self.type.fixed_shape[i + 1]) * self.strides[i] - self.pads[i]
+            pads = fixed_pads(self.pads)
+            before, after = (pads[i], pads[i + 2]) if self.count_include_pad else (0, 0)
+            starts = np.arange(self.type.fixed_shape[i + 1]) * self.strides[i] - pads[i]
             taps = starts[:, None] + np.arange(self.kernel[i]) * self.dilations[i]
             counts.append(((taps >= -before) & (taps < size + after)).sum(axis=1))
         elements: Array = np.maximum(np.outer(*counts), 1)

@@ -20,14 +20,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.native import Ends, NativeOps, native_ops
-from quantglow.ir.symbolic.size import Dim
+from quantglow.ir.symbolic.size import Dim, decide, decide_max, decide_min, fixed
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each
 
 Pair = tuple[int, int]
-Pads = tuple[int, int, int, int]
-"""Top, left, bottom, right."""
+Pads = tuple[Dim, Dim, Dim, Dim]
+"""Top, left, bottom, right; free where ONNX derives them from the size of an image."""
 
+FixedPads = tuple[int, int, int, int]
 
 LARGEST_WINDOW = 2**16
 """Elements along an axis; files ask for more only when they are damaged."""
@@ -54,14 +55,25 @@ def check_windows(
     """Raise ``TypeRuleError`` unless every tap of every window lies in the padded input."""
     if min(*kernel, *strides, *dilations) < 1:
         raise node.refuse(f"kernel {kernel}, strides {strides}, dilations {dilations} must be > 0")
-    if min(pads) < 0:
+    if decide(decide_min(*pads) < 0):
         raise node.refuse(f"pads {pads} must not be negative: what cuts is a Slice")
-    if max(*kernel, *strides, *dilations, *pads) > LARGEST_WINDOW:
+    if decide(decide_max(*kernel, *strides, *dilations, *pads) > LARGEST_WINDOW):
         raise node.refuse(f"windows, steps and pads may be {LARGEST_WINDOW} wide at most")
 
 
+def has_padding(pads: Pads) -> bool:
+    """Whether a pad is not 0, see ``decide``."""
+    return any(decide(pad != 0) for pad in pads)
+
+
+def fixed_pads(pads: Pads) -> FixedPads:
+    """The plain pads of a computation on arrays."""
+    top, left, bottom, right = fixed(pads)
+    return top, left, bottom, right
+
+
 def window_count(
-    size: Dim, kernel: Dim, stride: int, dilation: int, before: int, after: int
+    size: Dim, kernel: int, stride: int, dilation: int, before: Dim, after: Dim
 ) -> Dim:
     """Windows along one axis: ``floor((size + pads - dilated kernel) / stride) + 1``."""
     return (size + before + after - (dilation * (kernel - 1) + 1)) // stride + 1
@@ -74,10 +86,10 @@ class Images:
     x: Array
     dtype: npt.DTypeLike
     zero_point: int = 0
-    pads: Pads = (0, 0, 0, 0)
+    pads: FixedPads = (0, 0, 0, 0)
 
     @staticmethod
-    def of(x: Array, pads: Pads = (0, 0, 0, 0)) -> Images:
+    def of(x: Array, pads: FixedPads = (0, 0, 0, 0)) -> Images:
         """The images as they are, with zeros at the pads."""
         return Images(x, x.dtype, 0, pads)
 

@@ -27,6 +27,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Add, Concat, Conv, Mul, Transpose
+from quantglow.ir.ops.windows import fixed_pads, has_padding
 from quantglow.ir.symbolic.size import decide
 from quantglow.profiling import Range
 from quantglow.profiling.samples.feeds import Feeds
@@ -116,7 +117,7 @@ def _step_and_offset(values: Array) -> tuple[float, float] | None:
 def _holds_zero(grid: Array, reader: Conv) -> bool:
     """Whether padding has a level."""
     zeros = _zeros(grid)
-    return not any(reader.pads) or bool(np.all((zeros >= LOWEST) & (zeros <= HIGHEST)))
+    return not has_padding(reader.pads) or bool(np.all((zeros >= LOWEST) & (zeros <= HIGHEST)))
 
 
 def _zeros(grid: Array) -> Array:
@@ -162,7 +163,7 @@ def _levels(x: Node, grid: Array, reader: Conv, names: Names) -> list[Node]:
     scaled = Mul(name=name("scaled"), x=x, y=factor)
     zeros = _zeros(grid)
     steps: list[Node] = [Add(name=name("levels"), x=scaled, y=_constant(name("zeros"), zeros))]
-    top, left, bottom, right = reader.pads
+    top, left, bottom, right = fixed_pads(reader.pads)
     for axis, before, after, kind in ((2, left, right, "columns"), (1, top, bottom, "rows")):
         parts: list[Node] = [
             _border(name(f"{kind}-before"), steps[-1], axis, before, zeros),

@@ -33,6 +33,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.expression import arg, call
 from quantglow.ir.ops.indexing import Gather, TopK
 from quantglow.ir.ops.resize import Resize
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.types import DType
 from quantglow.profiling import Range
 
@@ -101,7 +102,7 @@ def _padding_pixel(node: Node, pixels: Range) -> float | None:
 def preparation(node: Node, graph: Graph, bytes_of: Mapping[Node, Range]) -> str:
     """Why an operator of ``head`` is float."""
     reason = "prepares an input: in float, it is rounded once"
-    padded = [u for u in graph.users[node] if isinstance(u, Conv) and any(u.pads)]
+    padded = [u for u in graph.users[node] if isinstance(u, Conv) and has_padding(u.pads)]
     if not isinstance(node, Add) or not isinstance(node.y, Constant):
         return reason
     if not padded or node.x not in bytes_of or node in bytes_of:

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from quantglow.ir.ops import Conv, ConvTranspose
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import pad_or_crop, spread_out
-from quantglow.ir.ops.windows import Pair
+from quantglow.ir.ops.windows import Pair, fixed_pads
 from quantglow.ir.types import DType, QuantParams
 from quantglow.quantization.plan.params import accumulator_excess, quantize_weights
 from quantglow.quantization.rounding.moments import Moments, Statistics
@@ -96,7 +96,7 @@ class LayerProduct:
         """
         node = self.node
         assert isinstance(node, Conv)
-        top, left, bottom, right = node.pads
+        top, left, bottom, right = fixed_pads(node.pads)
         padded = pad_or_crop(np.asarray(x, np.float32), (top, left), (bottom, right))
         start = first % max(min(every, int(node.type.shape[1])), 1)
         strides = (node.strides[0] * every, node.strides[1])
@@ -110,7 +110,7 @@ class LayerProduct:
         if isinstance(node, ConvTranspose):
             padded = pad_or_crop(spread_out(x, node.strides), *node.equivalent_pads())
         else:
-            top, left, bottom, right = node.pads
+            top, left, bottom, right = fixed_pads(node.pads)
             padded, strides = pad_or_crop(x, (top, left), (bottom, right)), node.strides
         kh, kw = node.w.type.fixed_shape[:2]
         if self.group == padded.shape[-1] and every <= kh:

@@ -17,6 +17,7 @@ from quantglow.ir.ops.convolution import Conv, Gemm, MatMul
 from quantglow.ir.ops.pooling import AveragePool, ReduceMean
 from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.symbolic.size import Size, decide_equal, prod, surely_equal
 from quantglow.transforms.float.constant_folding import is_float
 from quantglow.transforms.float.layout import derive, reshape
@@ -124,4 +125,4 @@ def canonicalize_pool(node: Node, uses: Uses) -> Node | None:
 def _covers(node: AveragePool) -> bool:
     """Whether the only window is exactly the image."""
     whole = decide_equal(node.kernel, node.x.type.shape[1:3]) and node.dilations == (1, 1)
-    return whole and not any(node.pads) and decide_equal(node.type.shape[1:3], (1, 1))
+    return whole and not has_padding(node.pads) and decide_equal(node.type.shape[1:3], (1, 1))

@@ -20,6 +20,7 @@ from quantglow.ir.ops.quantization import Rescale
 from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Clip
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.symbolic.size import broadcast_shapes, decide, decide_equal, surely_equal
 from quantglow.transforms.float.constant_folding import is_float, scalar_constant
 from quantglow.transforms.float.layout import derive, is_identity
@@ -111,7 +112,7 @@ def _changes_nothing(node: Node) -> bool:
         case Clip(low=low, high=high):
             return low == -math.inf and high == math.inf
         case AveragePool() | MaxPool():
-            return node.kernel == node.strides == (1, 1) and not any(node.pads)
+            return node.kernel == node.strides == (1, 1) and not has_padding(node.pads)
         case Resize(scales=scales):
             return scales == (1.0, 1.0)
     return False

@@ -22,8 +22,8 @@ from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Pad, Reshape, Transpose
 from quantglow.ir.ops.unary import Clip, Relu
-from quantglow.ir.ops.windows import Pads
-from quantglow.ir.symbolic.size import fixed
+from quantglow.ir.ops.windows import Pads, has_padding
+from quantglow.ir.symbolic.size import decide
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
@@ -151,7 +151,7 @@ def _fold_into_consumer(
     if isinstance(before, Mul):
         x = move_alike(before.x, moves, uses)
         return replace(node, x=x, w=float_constant(product, f"{node.name}:w", uses))
-    if isinstance(node, Conv) and any(node.pads):
+    if isinstance(node, Conv) and has_padding(node.pads):
         scaled = before.x
         if not moves and isinstance(scaled, Mul) and plain(scaled) and _is_image(scaled.x):
             return shift(node, before, scaled, c, uses)
@@ -231,7 +231,12 @@ def fold_pad(node: Node, uses: Uses) -> Node | None:
         case Conv(x=Pad() as pad):
             return _pad_weights(node, pad) if _spatial(pad) else decline(node, NOT_SPATIAL)
         case AveragePool(x=Pad() as pad):
-            if node.ceil_mode or any(node.pads) or node.out is not None or not _fits(node, pad):
+            if (
+                node.ceil_mode
+                or has_padding(node.pads)
+                or node.out is not None
+                or not _fits(node, pad)
+            ):
                 return decline(node, "its own padding would be another")
             return _pad_weights(replace(node, count_include_pad=True), pad)
         case MaxPool(x=Pad() as pad) if _fits(node, pad) and _neutral_for_max(pad):
@@ -248,7 +253,7 @@ def _pad_weights(node: Conv | AveragePool, pad: Pad) -> Node | None:
 
 def _spatial(pad: Pad) -> bool:
     """Whether only H and W are padded."""
-    return not any((pad.before[0], pad.before[3], pad.after[0], pad.after[3]))
+    return not has_padding((pad.before[0], pad.before[3], pad.after[0], pad.after[3]))
 
 
 def _fits(node: Pool, pad: Pad) -> bool:
@@ -256,7 +261,7 @@ def _fits(node: Pool, pad: Pad) -> bool:
     pads = _add(node.pads, pad)
     reach = [node.dilations[i] * (node.kernel[i] - 1) for i in (0, 1)]
     plain = node.dilations == (1, 1)
-    return _spatial(pad) and plain and all(pads[i] <= reach[i % 2] for i in range(4))
+    return _spatial(pad) and plain and all(decide(pads[i] <= reach[i % 2]) for i in range(4))
 
 
 def _neutral_for_max(pad: Pad) -> bool:
@@ -270,5 +275,5 @@ def _neutral_for_max(pad: Pad) -> bool:
 
 def _add(pads: Pads, pad: Pad) -> Pads:
     top, left, bottom, right = pads
-    (_, *before, _), (_, *after, _) = fixed(pad.before), fixed(pad.after)
+    (_, *before, _), (_, *after, _) = pad.before, pad.after
     return top + before[0], left + before[1], bottom + after[0], right + after[1]

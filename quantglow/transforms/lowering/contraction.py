@@ -30,6 +30,7 @@ from quantglow.ir.ops import (
 )
 from quantglow.ir.ops.binary import Add
 from quantglow.ir.ops.expression import arg, call, clip
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.symbolic.size import (
     Dim,
     Shape,
@@ -56,7 +57,7 @@ def lower_conv(node: Conv) -> Node | None:
     """Conv(x, pads) -> Conv(Pad(x)); b becomes zeros where it is absent"""
     require_constant(node, node.w)
     changes: dict[str, Any] = {}
-    if any(node.pads):
+    if has_padding(node.pads):
         top, left, bottom, right = node.pads
         pad = Pad(
             name=tag(node, "pad"), x=node.x, before=(0, top, left, 0), after=(0, bottom, right, 0)
@@ -235,9 +236,9 @@ class _Axis:
     stride: int
     kernel: int
     taps: int
-    first: int
+    first: Dim
     last: Dim
-    cut: int
+    cut: Dim
 
     @staticmethod
     def of(node: ConvTranspose, axis: int) -> _Axis:
@@ -258,7 +259,7 @@ class _Axis:
     def cells(self) -> Dim:
         return self.last - self.first + 1
 
-    def pads(self, length: Dim) -> tuple[int, Dim]:
+    def pads(self, length: Dim) -> tuple[Dim, Dim]:
         """Zeros that the convolution needs before and after ``length`` pixels; may be negative."""
         return self.taps - 1 - self.first, self.last - (length - 1)
 

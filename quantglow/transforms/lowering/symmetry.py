@@ -23,6 +23,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.expression import arg, call
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.symbolic.size import Dim, decide
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
@@ -78,7 +79,7 @@ def _is_plain(conv: Conv) -> bool:
         and signal.dtype is conv.w.type.dtype is DType.F32
         and height == inputs == 1
         and decide(signal.shape[1] == 1)
-        and not any(conv.pads)
+        and not has_padding(conv.pads)
         and conv.dilations == (1, 1)
         and taps >= FEWEST_TAPS
         and stride <= taps
@@ -250,7 +251,7 @@ def _is_product(conv: Conv) -> bool:
         and conv.residual is None
         and conv.x.type.dtype is conv.w.type.dtype is DType.F32
         and (height, width, conv.group, conv.strides) == (1, 1, 1, (1, 1))
-        and not any(conv.pads)
+        and not has_padding(conv.pads)
         and inputs >= FEWEST_ROWS
         and outputs >= FEWEST_CHANNELS
         and inputs * outputs >= MIN_MATRIX_PRODUCTS

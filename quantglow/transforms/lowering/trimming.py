@@ -19,6 +19,7 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Reshape, Slice
+from quantglow.ir.ops.windows import has_padding
 from quantglow.ir.symbolic.size import (
     Dim,
     Shape,
@@ -26,6 +27,7 @@ from quantglow.ir.symbolic.size import (
     decide_equal,
     decide_max,
     decide_min,
+    fixed,
     is_free,
 )
 from quantglow.transforms.lowering.rules import tag
@@ -63,7 +65,7 @@ class OffsetRange:
 @rewrite_pass("cut-padding-taps")
 def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
     """Conv(x, w) -> Conv(x, w[a:b, c:d]) with less padding, where the other taps see only that"""
-    if not isinstance(node, Conv) or not isinstance(node.w, Constant) or not any(node.pads):
+    if not isinstance(node, Conv) or not isinstance(node.w, Constant) or not has_padding(node.pads):
         return None
     if any(map(is_free, (*node.x.type.shape, *node.type.shape))):
         return None
@@ -87,7 +89,7 @@ def _read_offsets(conv: Conv, axis: int) -> OffsetRange:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.fixed_shape[1 + axis], conv.type.fixed_shape[1 + axis]
     count, dilation = conv.w.type.fixed_shape[axis], conv.dilations[axis]
-    before, after = conv.pads[axis], conv.pads[2 + axis]
+    before, after = fixed((conv.pads[axis], conv.pads[2 + axis]))
     reach = (results - 1) * conv.strides[axis]
     starts = [tap * dilation - before for tap in range(count)]
     inside = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
@@ -112,7 +114,7 @@ class ResultRange:
 @rewrite_pass("split-by-padding")
 def split_by_padding(node: Node, uses: Uses) -> Node | None:
     """Conv(x, w) -> Concat(Conv(x[…], w[a:b]), …) along an axis where many taps see padding"""
-    if not isinstance(node, Conv) or not isinstance(node.w, Constant) or not any(node.pads):
+    if not isinstance(node, Conv) or not isinstance(node.w, Constant) or not has_padding(node.pads):
         return None
     if any(map(is_free, (*node.x.type.shape, *node.type.shape))) or node.depthwise:
         return None
@@ -134,7 +136,7 @@ def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     """The longest pieces of an axis whose results see the same taps; 0 taps where there is only
     padding."""
     size, results = conv.x.type.fixed_shape[1 + axis], conv.type.fixed_shape[1 + axis]
-    places = np.arange(conv.w.type.fixed_shape[axis]) * conv.dilations[axis] - conv.pads[axis]
+    places = np.arange(conv.w.type.fixed_shape[axis]) * conv.dilations[axis] - int(conv.pads[axis])
     read = np.arange(results)[:, None] * conv.strides[axis] + places
     pieces: list[ResultRange] = []
     begin = 0
@@ -158,7 +160,7 @@ def _cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     assert isinstance(conv.w, Constant)
     name = tag(conv, f"{('rows', 'columns')[axis]}{piece.begin}")
     stride, dilation = conv.strides[axis], conv.dilations[axis]
-    start = piece.begin * stride - conv.pads[axis] + piece.first * dilation
+    start = piece.begin * stride - int(conv.pads[axis]) + piece.first * dilation
     size = (piece.length - 1) * stride + (piece.taps - 1) * dilation + 1
     weights = conv.w.value.take(range(piece.first, piece.first + piece.taps), axis)
     top, left, bottom, right = conv.pads
@@ -212,7 +214,7 @@ def cut_unread_columns(graph: Graph) -> Graph:
 
 def _cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
     """A Conv of which columns are left out, and what reads it, each with the columns."""
-    if not isinstance(conv, Conv) or any(conv.pads) or conv.residual is not None:
+    if not isinstance(conv, Conv) or has_padding(conv.pads) or conv.residual is not None:
         return
     reshape, axis, readers = None, WIDTH, graph.users[conv]
     if len(readers) == 1 and isinstance(readers[0], Reshape):

@@ -43,7 +43,7 @@ class PoolTables:
     def taps(self, axis: int) -> Array:
         """int64 [outputs, kernel]: source index of every tap along H (0) or W (1)."""
         outputs, kernel = int(self.pool.type.shape[axis + 1]), self.pool.kernel[axis]
-        first = np.arange(outputs) * self.pool.strides[axis] - self.pool.pads[axis]
+        first = np.arange(outputs) * self.pool.strides[axis] - int(self.pool.pads[axis])
         return np.asarray(first[:, None] + np.arange(kernel) * self.pool.dilations[axis])
 
     def inside(self, axis: int) -> Array:

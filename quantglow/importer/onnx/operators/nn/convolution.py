@@ -9,7 +9,7 @@ A pool goes over planes first, then along the depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
@@ -24,7 +24,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.shape import Concat, Pad, Reshape
 from quantglow.ir.ops.windows import Pads, Pair
-from quantglow.ir.symbolic.size import Dim, Shape, decide_max, fixed
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_max, fixed
 from quantglow.support.arrays import Array
 
 VOLUME_RANK = 5
@@ -87,13 +87,13 @@ def auto_padded(call: Call, windows: WindowGeometry, size: tuple[Dim, Dim]) -> P
     if mode == "VALID":
         return (0, 0, 0, 0)
     totals = [
-        int(decide_max((-(-d // s) - 1) * s + r - d, 0))
+        decide_max((-(-d // s) - 1) * s + r - d, 0)
         for d, s, r in zip(size, windows.strides, windows.reach, strict=True)
     ]
     return _distribute(totals, upper=mode == "SAME_UPPER")
 
 
-def _distribute(totals: list[int], upper: bool) -> Pads:
+def _distribute(totals: Sequence[Dim], upper: bool) -> Pads:
     """Padding divided between both ends; an odd row goes to the end if ``upper``."""
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     before, after = (small, large) if upper else (large, small)
@@ -206,13 +206,13 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     return along_span(call.derive("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
-def _with_borders(call: Call, x: Node, before: int, after: int) -> Node:
+def _with_borders(call: Call, x: Node, before: Dim, after: Dim) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
-    if before < 0 or after < 0:
-        cut = max(-before, 0), max(-after, 0)
+    if decide(before < 0) or decide(after < 0):
+        cut = decide_max(-before, 0), decide_max(-after, 0)
         x = along_span(call.derive("cut"), x, 1, SliceRange(cut[0], x.type.shape[1] - sum(cut)))
-        before, after = max(before, 0), max(after, 0)
-    if not (before or after):
+        before, after = decide_max(before, 0), decide_max(after, 0)
+    if decide(before == 0) and decide(after == 0):
         return x
     low, high = ((0, width, 0, 0, 0) for width in (before, after))
     return Pad(name=call.derive("padded"), x=x, before=low, after=high)

@@ -38,7 +38,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Conv, Elementwise, Gemm, ReduceMax, ReduceMin, Reshape, Slice
 from quantglow.ir.ops.expression import Expr, arg, const, iconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.windows import Images, conv2d
+from quantglow.ir.ops.windows import Images, conv2d, fixed_pads, has_padding
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 
@@ -282,7 +282,7 @@ def conv_integer(call: Call) -> Node:
     point = ZeroPoint.of(call, 2)
     x = to_nhwc(call, x=whole(call, 0))
     windows = parse_windows(call, call.shape(1)[2:])
-    top, left, bottom, right = pads = auto_padded(call, windows, image_size(x))
+    pads = auto_padded(call, windows, image_size(x))
     group = call.integer("group", 1)
     strides, dilations = windows.strides, windows.dilations
 
@@ -301,10 +301,13 @@ def conv_integer(call: Call) -> Node:
 
     codes, less = _lower(weights) if group == 1 else (weights, np.zeros(1, np.int32))
     height, width = image_size(x)
+    top, left, bottom, right = fixed_pads(pads)
     call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
-    inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    inside = np.pad(
+        np.ones((1, *x.type.fixed_shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0))
+    )
     totals = conv2d(Images.of(inside), weights.astype(np.float64), strides, dilations, group)
-    totals = totals if any(pads) else totals[:, :1, :1]
+    totals = totals if has_padding(pads) else totals[:, :1, :1]
     terms = Terms(totals, less, _products(call, codes, product))
     if less.any():
         terms.inputs += _products(call, np.ones_like(codes[..., :1]), product)

@@ -32,12 +32,12 @@ from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice
 from quantglow.ir.symbolic.size import (
     Dim,
     Shape,
+    Size,
     decide,
     decide_equal,
     decide_max,
     decide_min,
     fixed,
-    is_free,
     prod,
 )
 
@@ -136,14 +136,22 @@ def _gather_slices(call: Call, x: Node, axis: int) -> Result | None:
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
     if not indices.size:
         return np.zeros(fixed(shape), x.type.dtype.numpy)
-    (*chosen,) = normal(indices.reshape(-1).tolist(), int(x.type.shape[axis]))
+    length = x.type.shape[axis]
+    chosen = [_from_the_front(int(index), length) for index in indices.reshape(-1).tolist()]
     if len(indices.shape) == 1:
         return few_slices(call, call.result, x, axis, chosen)
     rows = few_slices(call, call.derive("rows"), x, axis, chosen)
     return rows and Reshape(name=call.result, x=rows, shape=shape)
 
 
-def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int]) -> Node | None:
+def _from_the_front(index: int, length: Dim) -> Dim:
+    """An index counted from the front.  Raises ``ValueError`` outside of the axis."""
+    if decide(index < -length) or decide(index >= length):
+        raise ValueError(f"index {index} is outside of an axis of {length}")
+    return index + length if index < 0 else index
+
+
+def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[Dim]) -> Node | None:
     """The elements of x at these indices of an axis as slices of x, one where they are evenly
     spaced; None if many.
     """
@@ -156,7 +164,7 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
     return Concat(name=name, parts=parts, axis=axis)
 
 
-def _evenly_spaced(indices: Sequence[int]) -> list[SliceRange]:
+def _evenly_spaced(indices: Sequence[Dim]) -> list[SliceRange]:
     """The indices as few ranges, taken from the front.  Distances that depend on a free size end a
     range: a guard on them would hold for one size."""
     spans: list[SliceRange] = []
@@ -171,10 +179,10 @@ def _evenly_spaced(indices: Sequence[int]) -> list[SliceRange]:
     return spans
 
 
-def _fixed_distance(indices: Sequence[int], at: int) -> int:
+def _fixed_distance(indices: Sequence[Dim], at: int) -> int:
     """The distance of an index from the one before; 0 if it is free, or there is no such index."""
     distance = indices[at] - indices[at - 1] if at < len(indices) else 0
-    return 0 if is_free(distance) else distance
+    return 0 if isinstance(distance, Size) else distance
 
 
 @importer("Split")
