@@ -29,7 +29,7 @@ from quantglow.support.extras import require_client
 from quantglow.support.processes.interrupts import keeping_best
 
 
-@options_named()
+@options_named
 def quantize(
     graph: Graph,
     profile: Profile | str | os.PathLike[str] | None,

@@ -19,14 +19,16 @@ from quantglow.api.load import LoadArguments
 from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
     MACHINE,
+    STEPS,
     model_argument,
     option_flags,
+    option_values,
     parse_shapes,
     steps_arguments,
     trace_argument,
 )
 from quantglow.cli.files import SAVED, is_saved, open_model
-from quantglow.cli.steps import parse_steps, step_words
+from quantglow.cli.steps import step_words
 from quantglow.evaluation.baselines.latency import PEERS, Contender, compare_latency
 from quantglow.evaluation.call_times import CallReport, profile_calls
 from quantglow.evaluation.latencies import busy_note, call_latencies, measure_loaded
@@ -179,7 +181,7 @@ def _file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(with_steps(source, **parse_steps(options)).SerializeToString())
+        path.write_bytes(with_steps(source, **option_values(options, STEPS)).SerializeToString())
         yield str(path)
 
 

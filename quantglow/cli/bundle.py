@@ -16,6 +16,7 @@ from quantglow.api.load import load
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     CONTROL,
+    MODEL,
     QUANTIZATION_CALL,
     calibration_arguments,
     model_argument,
@@ -30,7 +31,6 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.commands import next_step
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
-from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
 from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
@@ -142,9 +142,7 @@ def _open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         if is_saved(options.model):
             refuse_steps(options)
             return load(options.model)
-        return compile_model(
-            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
-        )
+        return compile_model(options.model, **option_values(options, MODEL))
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,

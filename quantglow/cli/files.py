@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.options import CompileOptions
-from quantglow.cli.arguments import option_values
+from quantglow.cli.arguments import MODEL, option_values
 from quantglow.cli.steps import step_words
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
@@ -164,7 +164,7 @@ def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         raise OptionError(
             f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
         )
-    ends = option_values(options, ["input_shapes", "before", "after"])
+    ends = option_values(options, MODEL)
     return compile_model(options.model, **shared, **ends, tune=tune)
 
 

@@ -21,6 +21,7 @@ from quantglow.api.pipeline.quantization import prepare_quantization, quantize_c
 from quantglow.api.pipeline.request import QuantizationRequest, import_request
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
+    MODEL,
     QUANTIZATION,
     STEPS,
     calibration_arguments,
@@ -41,7 +42,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     refuse_steps,
 )
-from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
 from quantglow.evaluation.report import Report
@@ -160,10 +160,10 @@ def _open_graph(options: argparse.Namespace) -> Graph:
             verify=False,
             holds_out=True,
         )
-        model = with_steps(options.model, **parse_steps(options))
+        model = with_steps(options.model, **option_values(options, STEPS))
         source = import_request(model, open_samples(options), parse_shapes(options))
         return quantize_cases(prepare_quantization(calibrate(source, request), request)).main.graph
-    graph = import_model(options.model, parse_shapes(options), **parse_steps(options))
+    graph = import_model(options.model, **option_values(options, MODEL))
     if options.stage == "imported" or is_quantized(graph):
         return graph
     return open_float_graph(graph)
@@ -188,13 +188,11 @@ def _open_report(options: argparse.Namespace) -> object:
         refuse_steps(options)
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
-        return compile_model(
-            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
-        ).report
+        return compile_model(options.model, **option_values(options, MODEL)).report
     return quantize_and_compile(
         options.model,
         open_samples(options),
-        **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS]),
+        **option_values(options, [*QUANTIZATION, "subset_size", *MODEL]),
     ).report
 
 

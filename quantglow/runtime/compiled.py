@@ -261,7 +261,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         """The programs of states, by their pairs."""
         return {}
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
@@ -284,7 +284,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         )
         release_pages()
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],
@@ -308,7 +308,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         """The model that ``export_onnx`` writes."""
         return whole_model(self.specialisations, input_shapes)
 
-    @options_named()
+    @options_named
     def export_bundle(
         self,
         folder: str | os.PathLike[str],

@@ -148,7 +148,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             "one. Remedy: feed the caches in every call, or cut the model before these operators."
         )
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Raise ``OptionError``: there is no compiled part to save."""
         raise OptionError(
@@ -156,7 +156,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             "file, or write it with export_onnx."
         )
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],
@@ -175,7 +175,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             )
         return self.model
 
-    @options_named()
+    @options_named
     def export_bundle(
         self,
         folder: str | os.PathLike[str],
@@ -263,7 +263,7 @@ class PartlyCompiledModel(FallbackModel):
         self.head.warm_up(shapes, specialised=specialised)
         super().warm_up(())
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""
@@ -278,7 +278,7 @@ class PartlyCompiledModel(FallbackModel):
             self.head.specialisations,
         )
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],
