@@ -29,7 +29,6 @@ from quantglow.evaluation.layers import MAX_SAMPLES, accumulate_errors, values_b
 from quantglow.evaluation.metrics import ErrorSums, class_like
 from quantglow.evaluation.outputs import compare_output
 from quantglow.evaluation.outputs import with_logits as report_with_logits
-from quantglow.evaluation.report import Report
 from quantglow.importer import as_onnx
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.signature import declared_only
@@ -235,9 +234,7 @@ def _our_row(
     results = [compiled.run(None, feeds) for feeds in checked.samples]
     outputs = _with_our_logits(checked.outputs(results), compiled, family, checked.samples)
     compiled.save(folder / "ours.qgm")
-    report = compiled.report
-    assert isinstance(report, Report)
-    spent = sum(report.seconds.get(stage, 0.0) for stage in CALIBRATING)
+    spent = sum(compiled.report.seconds.get(stage, 0.0) for stage in CALIBRATING)
     nbytes = (folder / "ours.qgm").stat().st_size
     return QuantizerFigures(OURS, nbytes=nbytes, calibration_seconds=spent, outputs=outputs)
 

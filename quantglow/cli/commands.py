@@ -142,9 +142,8 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     show(compiled.report, options, output, console)
 
 
-def show(report: object, options: argparse.Namespace, output: str, console: Console) -> None:
+def show(report: Report, options: argparse.Namespace, output: str, console: Console) -> None:
     """Print the report of a model that was saved, and the command to try next."""
-    assert isinstance(report, Report)
     step = next_command(report, options, output)
     if options.json:
         summary = report.summary(step)

@@ -138,10 +138,8 @@ def _stage_text(options: argparse.Namespace) -> str:
     return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 
-def _report_text(report: object, options: argparse.Namespace) -> str:
+def _report_text(report: Report, options: argparse.Namespace) -> str:
     """Every table of a report, and the command to try next."""
-    if not isinstance(report, Report):
-        return str(report)
     is_new = bool(options.calibration_data)
     good = ["quantize", *source_words(options)] if is_new else ["bench", options.model]
     step = next_step(report, options, options.model, ["quantglow", *good])
@@ -182,7 +180,7 @@ def _saved_graph(path: str) -> Graph:
     return graph
 
 
-def _open_report(options: argparse.Namespace) -> object:
+def _open_report(options: argparse.Namespace) -> Report:
     """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
         refuse_steps(options)

@@ -103,7 +103,6 @@ def partly_compiled(
 
     def report() -> Report:
         known = head.report
-        assert isinstance(known, Report)
         behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
         return replace(
             known,
@@ -129,8 +128,7 @@ def partly_compiled(
 
 def _sizes_in(staged: StagedTail | None) -> WeightSizes | None:
     """The sizes of weights in the int8 part of a tail."""
-    report = staged.suffix.report if staged and staged.is_int8 and staged.suffix else None
-    return report.weights if isinstance(report, Report) else None
+    return staged.suffix.report.weights if staged and staged.is_int8 and staged.suffix else None
 
 
 def check_tail(parts: Split, threads: int) -> None:

@@ -241,7 +241,6 @@ def check_whole(
 
     def report() -> Report:
         known = head()
-        assert isinstance(known, Report)
         notes = (*known.notes, *result.notes)
         if model.staged is not None and model.staged.is_int8:
             notes = tuple(note for note in notes if note != NOTHING_QUANTIZED)

@@ -14,7 +14,6 @@ from quantglow.runtime.compiled import (
     DEFAULT_CAPACITY,
     CompiledModel,
     Reporter,
-    ReportLike,
     save_with_code,
 )
 from quantglow.runtime.exports.onnx_models import write
@@ -35,6 +34,7 @@ from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
+    from quantglow.evaluation.report import Report
     from quantglow.profiling import Profile
 
 
@@ -55,7 +55,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
     reporter: Reporter
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """Operators that run elsewhere, and the reasons; for a compiled part also
         ``CompiledModel.report``.
         """
@@ -217,7 +217,7 @@ class PartlyCompiledModel(FallbackModel):
     staged: StagedTail | None = None
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """The report of both parts; its page draws the first one."""
         report, programs = self.reporter(), self.head.specialisations
         return report if programs.is_empty else report.showing(self.head.graph)
