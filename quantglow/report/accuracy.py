@@ -1,9 +1,8 @@
-"""Accuracy in tables and in words: outputs, layers, the use of codes, the verdict.
+"""Accuracy in tables and in words: outputs, layers, the use of codes, the verdict; also beside
+other quantizers.
 
 >>> bars((0.5, 0.0, 1.0))
 '▄ █'
-
-Comparison with other quantizers: a table, bars, and a verdict in words.
 """
 
 from __future__ import annotations

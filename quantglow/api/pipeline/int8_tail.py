@@ -1,11 +1,9 @@
 """Int8 for the part of a model behind operators that decide shapes, and the check of all its parts.
 
-The int8 parts are that part and bodies of loops.
-
 Calibration samples run through the float model up to that part in onnxruntime; the arrays that
-arrive are its samples.  A body has the inputs of some trips.  A part stays float where none arrive
-(a profile instead of samples, nothing chosen in any), and where options name operators that it does
-not have.
+arrive are its samples.  The samples of a loop's body are the inputs of some trips.  A part stays
+float where none arrive (a profile instead of samples, nothing chosen in any), and where options
+name operators that it does not have.
 
 Under an accuracy contract the search of accuracy control ends with that part in float.  It becomes
 int8 if the contract still holds for the whole model (``under_contract``), which only

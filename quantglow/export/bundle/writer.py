@@ -1,9 +1,8 @@
 """Writes the files of a bundle: limits, manifest, files that were there before.
 
 A bundle that exceeds its limits of flash and RAM is refused with its figures.  The manifest says as
-JSON what the bundle was made of and what it needs.
-
-A model as a module of WebAssembly, with the ES module that loads it in Node and in browsers.
+JSON what the bundle was made of and what it needs.  For WebAssembly the files include a module of
+the model, and the ES module that loads it in Node and in browsers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Element-wise array kernels: functions, rounding to steps, rounding errors, sums of squares.
 
-Vectors, indices and ranges of all array kernels.
+``Vectors``, ``indices`` and ``smaller`` serve all array kernels.
 """
 
 from __future__ import annotations
