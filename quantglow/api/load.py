@@ -19,7 +19,7 @@ from quantglow.ir.graph.family import Case, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
 from quantglow.ir.ops.external import External
-from quantglow.memory.schedule import Schedule
+from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from quantglow.codegen.llvm.targets import LEVELS
-from quantglow.memory.schedule import FAST, SCHEDULES, Schedule
+from quantglow.memory.plans import FAST, SCHEDULES, Schedule
 from quantglow.runtime.programs.answers import ONNXRUNTIME, WAIT, AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import BACKENDS, MAX_THREADS, Compiler, code_generators
 from quantglow.support.arguments import instance, integer

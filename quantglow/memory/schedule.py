@@ -27,7 +27,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -35,15 +35,11 @@ from quantglow.ir.program.program import Program
 from quantglow.ir.symbolic.size import likely
 from quantglow.memory.genetic_search import search_order, search_plan
 from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.plans import FAST
 from quantglow.memory.tasks import Tasks, build_tasks, members
 from quantglow.support.classes import Concise
 from quantglow.transforms.program.generate import Generated
 from quantglow.transforms.program.sharing import optimize_program
-
-Schedule = Literal["fast", "memory"]
-FAST: Schedule = "fast"
-MEMORY: Schedule = "memory"
-SCHEDULES = (FAST, MEMORY)
 
 MOST_TASKS = 2000
 """Maximum number of instructions that a search orders: bounds of longer programs take seconds."""
