@@ -232,8 +232,8 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
         whole = open_model(model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
-    known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
-    if unknown := sorted(set(tail.output_names) - known):
+    names = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
+    if unknown := sorted(set(tail.output_names) - names):
         raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
     staged = stage_tail(whole, tail.late, tail.reasons, compiler, int8)
     staged = None if staged is None else replace(staged, is_restored=True)

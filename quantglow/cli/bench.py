@@ -303,11 +303,11 @@ def draw_feeds(
     if unknown := sorted(shapes.keys() - {info.name for info in infos}):
         raise OptionError(f"input_shapes names {unknown}; the inputs are {[i.name for i in infos]}")
     part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
-    known = dict(shapes)
+    shape_of = dict(shapes)
     if isinstance(part, CompiledModel) and not part.specialisations.is_empty:
-        known = {**{node.name: node.type.shape for node in part.graph.inputs}, **known}
+        shape_of = {**{node.name: node.type.shape for node in part.graph.inputs}, **shape_of}
     feeds = {}
     for info in infos:
-        shape = known.get(info.name, [d if isinstance(d, int) else 1 for d in info.shape])
+        shape = shape_of.get(info.name, [d if isinstance(d, int) else 1 for d in info.shape])
         feeds[info.name] = rng.standard_normal(shape).astype(info.dtype)
     return feeds

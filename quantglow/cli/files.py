@@ -109,8 +109,8 @@ def check_folder(folder: str) -> None:
     """Raise ``OptionError`` for a folder that cannot be written or made, before the work begins."""
     try:
         path = Path(folder).absolute()
-        known = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
-        check_replacing(known / "quantglow.probe")
+        existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+        check_replacing(existing / "quantglow.probe")
     except OSError as error:
         raise OptionError(
             f"cannot write files to {folder!r}: {cause(error)}. Remedy: name a folder that has "

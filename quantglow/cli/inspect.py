@@ -226,8 +226,8 @@ def shorten(line: str) -> str:
     return NUMBERS.sub(cut, line)
 
 
-def _no_layer(pattern: str, known: Sequence[str]) -> str:
+def _no_layer(pattern: str, names: Sequence[str]) -> str:
     """The message for a pattern that fits nothing, with the nearest names."""
-    near = get_close_matches(pattern, sorted(set(known)), SUGGESTIONS, 0.5)
+    near = get_close_matches(pattern, sorted(set(names)), SUGGESTIONS, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "'*' fits any part of a name."
     return f"no layer fits {pattern!r} at this stage; {hint}"

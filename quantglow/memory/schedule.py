@@ -235,17 +235,17 @@ class _State(NamedTuple):
 class _Search:
     """A search that continues each set of tasks once.
 
-    level    peaks up to here count as equal.  If no order is below it at the start, then no order
-             has a smaller peak
-    queue    states by peak, those with most tasks done first
-    known    the smallest peak with which each set of tasks was met
+    level        peaks up to here count as equal.  If no order is below it at the start, then no
+                 order has a smaller peak
+    queue        states by peak, those with most tasks done first
+    least_peaks  the smallest peak with which each set of tasks was met
     """
 
     tasks: Tasks
     runs_left: int
     level: int
     queue: list[tuple[int, int, int, int, _State]] = field(default_factory=list)
-    known: dict[int, int] = field(default_factory=dict)
+    least_peaks: dict[int, int] = field(default_factory=dict)
     expanded: set[int] = field(default_factory=set)
 
     def result(self) -> BestOrder:
@@ -266,9 +266,9 @@ class _Search:
     def _push(self, peak: int, state: _State) -> None:
         """Enqueue a state unless its set of tasks is known with no greater peak."""
         peak = max(peak, self.level)
-        if peak < self.known.get(state.done, peak + 1):
-            self.known[state.done] = peak
-            entry = (peak, -state.done.bit_count(), state.live, len(self.known), state)
+        if peak < self.least_peaks.get(state.done, peak + 1):
+            self.least_peaks[state.done] = peak
+            entry = (peak, -state.done.bit_count(), state.live, len(self.least_peaks), state)
             heapq.heappush(self.queue, entry)
 
     def _after(self, state: _State, task: int) -> tuple[int, _State]:

@@ -235,8 +235,8 @@ def is_close(words: str) -> bool:
 
 def closeness(sqnr_db: float, agreement: float) -> str:
     """Closeness of two models in words."""
-    known = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
-    return next(known, FAR)
+    fitting = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
+    return next(fitting, FAR)
 
 
 def right_answers_text(right: RightAnswers) -> str:

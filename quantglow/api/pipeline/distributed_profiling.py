@@ -195,10 +195,10 @@ class _Work:
         self.merged = part if self.merged is None else self.merged.merge(part)
 
 
-def check_alike(known: Environment, other: Environment) -> None:
+def check_alike(expected: Environment, other: Environment) -> None:
     """Raise ``BackendError`` unless two workers give the same float results."""
-    if different := [name for name in known if known[name] != other.get(name)]:
-        facts = "; ".join(f"{n}: {known[n]}, and {other.get(n)}" for n in different)
+    if different := [name for name in expected if expected[name] != other.get(name)]:
+        facts = "; ".join(f"{n}: {expected[n]}, and {other.get(n)}" for n in different)
         raise BackendError(
             f"the workers differ, so that their float results would ({facts}). Remedy: use "
             "workers of one kind."

@@ -238,14 +238,14 @@ def check_whole(
     result, head = attempt(check, Verification(), HEAD_ONLY), model.reporter
 
     def report() -> Report:
-        known = head()
-        notes = (*known.notes, *result.notes)
+        head_report = head()
+        notes = (*head_report.notes, *result.notes)
         if model.staged is not None and model.staged.is_int8:
             notes = tuple(note for note in notes if note != NOTHING_QUANTIZED)
         if not result.samples:
-            return replace(known, notes=notes)
+            return replace(head_report, notes=notes)
         return replace(
-            known,
+            head_report,
             notes=notes,
             outputs=result.outputs,
             compared_with=result.compared_with,

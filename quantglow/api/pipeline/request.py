@@ -227,8 +227,8 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
 
     None for samples that do not fit: the profiler, which comes next, says why.
     """
-    if (known := profile_in(data)) is not None:
-        return next(iter(known.main_cases), None), data
+    if (recorded := profile_in(data)) is not None:
+        return next(iter(recorded.main_cases), None), data
     feeds, data = first_feeds(data, family.signature)
     return None if feeds is None else family.case_for(feeds), data
 

@@ -225,9 +225,9 @@ def _left_over(
         digests = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
-    for file, known in digests.items():
+    for file, digest in digests.items():
         try:
-            is_own = Path(file).name == file and _hash(_regular(path / file)) == known
+            is_own = Path(file).name == file and _hash(_regular(path / file)) == digest
         except (OSError, ValueError):  # it is not there, no file, or has no name
             continue
         if is_own and file not in new:

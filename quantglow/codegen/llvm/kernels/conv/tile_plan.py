@@ -417,12 +417,10 @@ class TileBlocks:
             blocks.append(self._block(0, first, start - first))
         return tuple(blocks)
 
-    def _block(self, row: int, first: int, known: int) -> TileBlock:
-        """One block; its first ``known`` results are those of another one."""
-        places = range(first, first + self.positions)
-        pixels = [
-            None if index < known else self._pixel(row, place) for index, place in enumerate(places)
-        ]
+    def _block(self, row: int, first: int, repeated: int) -> TileBlock:
+        """One block; its first ``repeated`` results are those of another one."""
+        places = range(first + repeated, first + self.positions)
+        pixels = [*[None] * repeated, *(self._pixel(row, place) for place in places)]
         return TileBlock(row, first, tuple(pixels))
 
     def _pixel(self, row: int, place: int) -> Pixel | None:
