@@ -234,7 +234,8 @@ def section() -> str:
         "The column int8 says whether some form of the operator is int8 after quantization if its "
         'neighbours are. "some" means only its products or sums (GRU, LSTM, Attention, LpPool), or '
         "only if it does not directly follow a product (normalizations). Integers and conditions "
-        "are always exact."
+        "are always exact. FlexAttention of ai.onnx.preview, which onnxruntime does not have, is "
+        "compiled, too."
     )
     texts = (text, limits.classical(), limits.microsoft())
     paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in texts)

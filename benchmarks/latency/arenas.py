@@ -24,7 +24,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.memory import schedule
 from quantglow.memory.planner import MemoryPlan
 from quantglow.memory.planning import plan_program
-from quantglow.memory.schedule import FAST, MEMORY
+from quantglow.memory.plans import FAST, MEMORY
 from quantglow.runtime.saved import saving
 from tools import graph_hashes, small_networks
 from tools.prepared_graphs import prepared

@@ -21,7 +21,7 @@ from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model, compiled_whole
 from benchmarks.support.runtime import PRECISIONS
 from quantglow.ir.graph.graph import Graph
-from quantglow.transforms.lowering.split_batch import split_batch
+from quantglow.transforms.split_batch import split_batch
 
 FEEDS = 4
 Turn = Callable[[], float]

@@ -202,7 +202,7 @@ def calls_of(name: str, options: argparse.Namespace) -> list[Call]:
     """The calls of a network, timed on one thread."""
     model, feeds = compiled(name, options, 1)
     executable, _ = select_part(model.build, feeds)
-    far = sum(array.nbytes for array in executable.loaded.kept) > 2**20 * options.cache
+    far = sum(array.nbytes for array in executable.loaded.constant_arrays) > 2**20 * options.cache
     times = profile_calls(model.build, feeds).calls
     rows = zip(times, executable.binding.items.tolist(), executable.binding.work, strict=False)
     return [Call(t.seconds, n, float(work), t.nbytes if far else 0.0) for t, n, work in rows]

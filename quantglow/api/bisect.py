@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from quantglow.api.compile import compile
 from quantglow.api.models.families import open_family, open_source, with_steps
+from quantglow.api.options import THREADS, CompileOptions, ModelOptions, ProgramOptions
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import Source
 from quantglow.interpreter import interpret
@@ -27,9 +28,16 @@ from quantglow.ir.graph.signature import declared_only, entering, leaving
 from quantglow.ort.float_results import running
 from quantglow.profiling.samples.feeds import Feeds, first_feeds
 from quantglow.support import debug
-from quantglow.support.arguments import number, options_named
 from quantglow.support.arrays import Array
 from quantglow.support.errors import CalibrationError
+from quantglow.support.options import (
+    NUMBER,
+    Options,
+    argument,
+    option,
+    same_option,
+    takes_options,
+)
 from quantglow.support.processes.isolation import IsolationError
 from quantglow.transforms.float import FLOAT_PASSES, optimize
 from quantglow.transforms.lowering import LOWERING_PASSES, lower
@@ -72,31 +80,41 @@ class Bisection:
         return f"first different from {where[self.stage]}; {size}"
 
 
-@options_named()
-def bisect(
-    model: Any,
-    data: Any,
-    *,
-    target: str = "native",
-    num_threads: int = 1,
-    backends: Sequence[Backend] = (),
-    tolerance: float = TOLERANCE,
-    before: Any = None,
-    after: Any = None,
-) -> Bisection:
-    """Find where compiled results begin to differ from the reference, on the first sample.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BisectArguments(Options):
+    """The arguments of ``bisect``."""
 
-    ``model`` is an ONNX model (path, bytes or ModelProto), which is compared with onnxruntime
-    first, or a graph, float or int8.  Integers have to be equal; ``tolerance`` is for float
-    results, over their largest magnitude.  ``target``, ``num_threads`` and ``backends`` are those
-    of the machine code that is judged, ``before`` and ``after`` steps that become part of the
-    model, see ``compile``.
+    model: Any = field(
+        kw_only=False,
+        metadata=argument(
+            "the path, the bytes or the ``onnx.ModelProto`` of a model, which is compared with "
+            "onnxruntime first, or a graph, float or int8"
+        ),
+    )
+    data: Any = field(kw_only=False, metadata=argument("samples, of which the first is used"))
+    target: str = same_option(CompileOptions, "target")
+    num_threads: int | None = option(
+        1, THREADS.or_none(), "threads of the machine code that is judged"
+    )
+    backends: Sequence[Backend] = same_option(ProgramOptions, "backends")
+    tolerance: float = option(
+        TOLERANCE,
+        NUMBER,
+        "difference of float results, over their largest magnitude, that is no error; integers "
+        "have to be equal",
+    )
+    before: Any = same_option(ModelOptions, "before")
+    after: Any = same_option(ModelOptions, "after")
+
+
+@takes_options(BisectArguments)
+def bisect(options: BisectArguments) -> Bisection:
+    """Find where compiled results begin to differ from the reference, on the first sample.
 
     Raises ``CalibrationError`` for data that does not fit, and the errors of ``compile``.
     """
-    tolerance = number("tolerance", tolerance)
-    model, data = as_onnx(model, data)
-    model = with_steps(model, before, after)
+    model, data = as_onnx(options.model, options.data)
+    model = with_steps(model, options.before, options.after)
     source = None if isinstance(model, Graph) else open_source(model)
     family = open_family(model if source is None else source)
     feeds, _ = first_feeds(data, family.signature)
@@ -104,7 +122,7 @@ def bisect(
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
     feeds = declared_only(family.signature.inputs, feeds)
     entering_feeds = entering(family.signature.inputs, feeds)
-    judge = _Judge(entering_feeds, tolerance)
+    judge = _Judge(entering_feeds, options.tolerance)
     start = model if source is None else source.at(family.case_for(feeds))
     if source is not None and (bisection := judge.imported(source, start, feeds)) is not None:
         return bisection
@@ -112,7 +130,7 @@ def bisect(
         return bisection
 
     def compiled(graph: Graph) -> list[Array]:
-        model = compile(graph, target, num_threads, backends=backends)
+        model = compile(graph, options.target, options.num_threads, backends=options.backends)
         return model.run(None, _leaving_inputs(graph, entering_feeds))
 
     return judge.kernels(family.fitting(feeds), compiled) or Bisection()

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quantglow.api.models.families import with_steps
-from quantglow.api.options import InputShapes
-from quantglow.api.pipeline.request import import_request
+from quantglow.api.pipeline.request import QuantizationArguments, import_request
 from quantglow.api.pipeline.samples import Samples, profile_in
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.evaluation.accuracy import SAME, UNSEEN, LayerAccuracy, OutputAccuracy
@@ -30,7 +29,6 @@ from quantglow.evaluation.layers import MAX_SAMPLES, accumulate_errors, values_b
 from quantglow.evaluation.metrics import ErrorSums, class_like
 from quantglow.evaluation.outputs import compare_output
 from quantglow.evaluation.outputs import with_logits as report_with_logits
-from quantglow.evaluation.report import Report
 from quantglow.importer import as_onnx
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.signature import declared_only
@@ -40,14 +38,18 @@ from quantglow.ort.quantizer_input import logits_in, quantizer_input, with_logit
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
-from quantglow.support.arguments import count, integer, options_named, positive, shapes, strings
+from quantglow.support.arguments import strings
 from quantglow.support.arrays import Array
 from quantglow.support.errors import CalibrationError, ModelError, OptionError, QuantglowError
+from quantglow.support.options import (
+    POSITIVE,
+    OptionKind,
+    option,
+    option_values,
+    takes_options,
+)
 from quantglow.support.processes.isolation import IsolationError
 from quantglow.support.progress import step
-
-SECONDS = 1.0
-"""Time for which the latency of each model is measured, in seconds."""
 
 CALIBRATING = ("import", "profile", "prepare", "quantize")
 """Stages of quantglow that count as calibration: those from the float to the int8 model."""
@@ -112,80 +114,98 @@ class Checked:
         return class_like(TensorType(DType.F32, self.expected[0][position].shape))
 
 
-@options_named(quantize_and_compile)
-def compare(
-    model: Any,
-    calibration_data: Any,
-    *,
-    quantizers: Iterable[str] = tuple(PEER_QUANTIZERS),
-    seconds: float = SECONDS,
-    peer_minutes: float = 10.0,
-    subset_size: int = 300,
-    num_threads: int | None = None,
-    input_shapes: InputShapes | None = None,
-    seed: int = 0,
-    before: Any = None,
-    after: Any = None,
-    **options: Any,
-) -> QuantizerComparison:
+def _check_quantizers(option: str, names: Any) -> tuple[str, ...]:
+    """Names of quantizers.  Raises ``OptionError``."""
+    chosen = strings(names, option)
+    if missing := [name for name in chosen if name not in PEER_QUANTIZERS]:
+        raise OptionError(f"{option} has {missing[0]!r}; there are {', '.join(PEER_QUANTIZERS)}")
+    return chosen
+
+
+def _refuse_check(option: str, value: Any) -> bool:
+    """Raise ``OptionError`` for a check of the outputs: there is one already."""
+    if value is not False:
+        raise OptionError(f"compare has its own check of outputs. Remedy: leave {option} out.")
+    return False
+
+
+QUANTIZERS = OptionKind(_check_quantizers, {"nargs": "+", "choices": tuple(PEER_QUANTIZERS)})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CompareArguments(QuantizationArguments):
+    """The arguments of ``compare``."""
+
+    quantizers: Iterable[str] = option(
+        tuple(PEER_QUANTIZERS),
+        QUANTIZERS,
+        "the others, by default all: onnxruntime's (QDQ, u8 activations, s8 weights per channel) "
+        f"and NNCF for OpenVINO ({', '.join(PEER_QUANTIZERS)}); one that is missing, fails or "
+        "takes longer than ``peer_minutes`` is a row with the reason",
+        metavar="NAME",
+    )
+    seconds: float = option(
+        1.0, POSITIVE, "about how long the latency of each is measured, in turns, in seconds"
+    )
+    peer_minutes: float = option(10.0, POSITIVE, "time limit of each of the others, in minutes")
+    verify: Literal[False] = option(
+        False,
+        OptionKind(_refuse_check, None),
+        "always False: outputs are compared here, by all quantizers on the same samples",
+    )
+
+
+@takes_options(CompareArguments)
+def compare(options: CompareArguments) -> QuantizerComparison:
     """Quantize a model with quantglow and with others, on the same samples, and compare them.
 
-    quantizers    names in ``PEER_QUANTIZERS``: onnxruntime's (QDQ, u8 activations, s8 weights per
-                  channel) and NNCF for OpenVINO; one that is missing, fails or takes longer than
-                  ``peer_minutes`` is a row with the reason
-    seconds       for how long the latency of each is measured, in turns
-    before, after steps that become part of the model, see ``compile``; all quantizers get the model
-                  with them
-    options       those of ``quantize_and_compile``
-
-    Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
-    calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
-    them; a note says where onnxruntime is more exact with a session option.
+    All quantizers get the model with the steps ``before`` and ``after``.  Outputs are compared with
+    those of the float model in onnxruntime, on samples that no quantizer calibrates on, where there
+    are ten or more.  Other runtimes run in child processes, as users run them; a note says where
+    onnxruntime is more exact with a session option.
     """
-    baselines = [_baseline_named(name) for name in strings(quantizers, "quantizers")]
-    limit = 60 * positive("peer_minutes", peer_minutes)
-    seconds = positive("seconds", seconds)
-    subset_size, seed = count("subset_size", subset_size), integer("seed", seed, 0)
-    input_shapes = shapes("input_shapes", input_shapes)
-    if "verify" in options:
-        raise OptionError("compare has its own check of outputs. Remedy: leave verify out.")
-    model, calibration_data = as_onnx(model, calibration_data)
-    model = with_steps(model, before, after)
-    source = import_request(model, calibration_data, input_shapes)
-    split = SampleSplit.of(source.data, source.family, subset_size, seed)
+    model, calibration_data = as_onnx(options.model, options.calibration_data)
+    model = with_steps(model, options.before, options.after)
+    source = import_request(model, calibration_data, options.input_shapes)
+    split = SampleSplit.of(source.data, source.family, options.subset_size, options.seed)
     busy = busy_note()
-    compiled = quantize_and_compile(
-        model,
-        list(split.calibration),
-        num_threads=num_threads,
-        input_shapes=input_shapes,
+    ours = replace(
+        options,
+        model=model,
+        calibration_data=list(split.calibration),
         subset_size=len(split.calibration),
-        seed=seed,
-        verify=False,
-        **options,
+        before=None,
+        after=None,
     )
-    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
-        path = Path(folder) / "float.onnx"
-        path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
-        with step("the float model runs"):
-            checked = _check_by_float(path, compiled, split.checked)
-        rows = [_float_row(path), _our_row(compiled, source.family, checked, Path(folder))]
-        for baseline in baselines:
-            with step(f"{baseline.name} quantizes, {peer_minutes:g} minutes at most"):
-                rows.append(_baseline_row(baseline, path, split.calibration, checked, limit))
-        with step("latencies are measured"):
-            rows = _with_latencies(
-                of_one_mechanism(rows), baselines, path, compiled, split.checked[0], seconds
-            )
+    compiled = quantize_and_compile(**option_values(ours, QuantizationArguments))
+    rows = _measure(options, model, source.family, split, compiled)
     samples = len(split.checked)
     return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 
 
-def _baseline_named(name: str) -> BaselineQuantizer:
-    """A quantizer by its name.  Raises ``OptionError``."""
-    if name not in PEER_QUANTIZERS:
-        raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
-    return PEER_QUANTIZERS[name]
+def _measure(
+    options: CompareArguments,
+    model: Any,
+    family: Family,
+    split: SampleSplit,
+    compiled: CompiledModel | FallbackModel,
+) -> list[QuantizerFigures]:
+    """The rows of the float model, of quantglow's and of the others.  Raises ``ModelError``."""
+    baselines = [PEER_QUANTIZERS[name] for name in options.quantizers]
+    minutes = options.peer_minutes
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "float.onnx"
+        path.write_bytes(quantizer_input(model, options.input_shapes or {}).SerializeToString())
+        with step("the float model runs"):
+            checked = _check_by_float(path, compiled, split.checked)
+        rows = [_float_row(path), _our_row(compiled, family, checked, Path(folder))]
+        for baseline in baselines:
+            with step(f"{baseline.name} quantizes, {minutes:g} minutes at most"):
+                rows.append(_baseline_row(baseline, path, split.calibration, checked, 60 * minutes))
+        with step("latencies are measured"):
+            feeds, seconds = split.checked[0], options.seconds
+            rows = of_one_mechanism(rows)
+            return _with_latencies(rows, baselines, path, compiled, feeds, seconds)
 
 
 def _check_by_float(
@@ -214,9 +234,7 @@ def _our_row(
     results = [compiled.run(None, feeds) for feeds in checked.samples]
     outputs = _with_our_logits(checked.outputs(results), compiled, family, checked.samples)
     compiled.save(folder / "ours.qgm")
-    report = compiled.report
-    assert isinstance(report, Report)
-    spent = sum(report.seconds.get(stage, 0.0) for stage in CALIBRATING)
+    spent = sum(compiled.report.seconds.get(stage, 0.0) for stage in CALIBRATING)
     nbytes = (folder / "ours.qgm").stat().st_size
     return QuantizerFigures(OURS, nbytes=nbytes, calibration_seconds=spent, outputs=outputs)
 

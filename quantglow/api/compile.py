@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.api.models.fallback import (
@@ -20,7 +20,7 @@ from quantglow.api.models.families import (
     with_steps,
 )
 from quantglow.api.models.parts import ModelFallback, stage_tail
-from quantglow.api.options import InputShapes, ModelOptions, ProgramOptions
+from quantglow.api.options import InputShapes, ModelOptions, OneModel, ProgramOptions
 from quantglow.evaluation.report import build_report
 from quantglow.importer import model_as_onnx
 from quantglow.importer.onnx import Source, open_model, split
@@ -34,10 +34,8 @@ from quantglow.runtime.shapes.specializations import Specialisation
 from quantglow.support import debug
 from quantglow.support.errors import FallbackError, ModelError, UnsupportedOpError
 from quantglow.support.options import (
-    ANY,
+    OBJECT,
     POSITIVE,
-    Options,
-    argument,
     choice_among,
     option,
     takes_options,
@@ -52,25 +50,10 @@ from quantglow.tuning.records import (
 )
 
 
-@dataclass(frozen=True, repr=False)
-class OneModel(Options):
-    """The model, which comes first and needs no name."""
-
-    model: Any = field(
-        metadata=argument(
-            "a graph, or the path, the bytes or the ``onnx.ModelProto`` of a model; one of PyTorch "
-            "or scikit-learn is exported"
-        )
-    )
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CompileArguments(ProgramOptions, ModelOptions, OneModel):
     """The arguments of ``compile``."""
 
-    samples: Any = option(
-        None, ANY, "those on whose first one a model of PyTorch or scikit-learn is exported"
-    )
     tune: Tune | None = option(
         None,
         choice_among(TUNES).or_none(),
@@ -83,7 +66,7 @@ class CompileArguments(ProgramOptions, ModelOptions, OneModel):
     )
     client: Any = option(
         None,
-        ANY,
+        OBJECT,
         'with tune="measure": a ``dask.distributed.Client``, whose workers\' machines measure, '
         "each on one core at a time.  Choices of machines of this kind are used here; those of "
         "others are hints",

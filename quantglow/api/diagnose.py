@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from quantglow.api.models.families import (
-    with_steps,
-)
-from quantglow.api.options import InputShapes, Progress
+from quantglow.api.models.families import with_steps
+from quantglow.api.options import CalibratedModel, DataOptions
 from quantglow.api.pipeline.calibration import calibrate
 from quantglow.api.pipeline.compilation import page_source
 from quantglow.api.pipeline.quantization import (
@@ -19,71 +17,72 @@ from quantglow.api.pipeline.quantization import (
     time_layers,
 )
 from quantglow.api.pipeline.request import QuantizationRequest, import_request
-from quantglow.api.quantize import resolve_config
 from quantglow.evaluation import diagnosis
 from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.importer import as_onnx
-from quantglow.quantization.options import (
-    QuantizationConfig,
-)
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.runtime.programs.build import Compiler
-from quantglow.support.arguments import (
-    count,
-    flag,
-    options_named,
-    progress_mode,
-    shapes,
-)
+from quantglow.support.arguments import instance
 from quantglow.support.errors import BackendError, CalibrationError, OptionError
+from quantglow.support.options import (
+    COUNT,
+    SWITCH,
+    OptionKind,
+    option,
+    option_values,
+    takes_options,
+)
 from quantglow.support.processes.interrupts import keeping_best
 
+CONFIG = OptionKind(
+    lambda name, value: instance(name, value, QuantizationConfig, "a QuantizationConfig"), None
+)
 
-@options_named()
-def diagnose(
-    model: Any,
-    calibration_data: Any,
-    config: QuantizationConfig | None = None,
-    *,
-    subset_size: int = 300,
-    samples: int = 2,
-    sensitivity: bool = True,
-    worst: int = WORST,
-    progress: Progress = "auto",
-    input_shapes: InputShapes | None = None,
-    measure_speed: bool = False,
-    before: Any = None,
-    after: Any = None,
-) -> Diagnosis:
-    """Sources of the error of the int8 model or float graph: every figure of every layer.
 
-    samples       calibration batches to measure on
-    sensitivity   also what each layer alone does to the outputs: a run of the rest for each
-    worst         layers shown in detail
-    measure_speed the time of each layer on this machine, in float and as quantized; without it
-                  nothing is compiled
-    before, after steps that become part of the model, see ``compile``
+@dataclass(frozen=True, repr=False)
+class DiagnoseArguments(DataOptions, CalibratedModel):
+    """The arguments of ``diagnose``."""
 
-    The other arguments are those of ``quantize_and_compile``.
-    """
-    samples = count("samples", samples)
-    worst = count("worst", worst)
-    subset_size = count("subset_size", subset_size)
-    sensitivity = flag("sensitivity", sensitivity)
-    measure_speed = flag("measure_speed", measure_speed)
-    progress = progress_mode("progress", progress)
-    config = resolve_config(config)
-    if config.weights is not None:
-        raise OptionError(
-            "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at the "
-            "report of quantize_and_compile."
-        )
-    request = QuantizationRequest(
-        config=config, subset_size=subset_size, progress=progress, verify=False, holds_out=True
+    config: QuantizationConfig | None = option(
+        None, CONFIG.or_none(), "a ``QuantizationConfig``, how the model is quantized"
     )
-    model, calibration_data = as_onnx(model, calibration_data)
-    model = with_steps(model, before, after)
-    source = import_request(model, calibration_data, shapes("input_shapes", input_shapes))
+    _: KW_ONLY
+    samples: int = option(2, COUNT, "calibration batches to measure on")
+    worst: int = option(WORST, COUNT, "layers shown in detail")
+    sensitivity: bool = option(
+        True,
+        SWITCH,
+        "also what each layer alone does to the outputs: a run of the others for each, which is "
+        "slow for deep networks",
+    )
+    measure_speed: bool = option(
+        False,
+        SWITCH,
+        "also the time of each layer on this machine, in float and as quantized; without it "
+        "nothing is compiled",
+    )
+
+    @property
+    def request(self) -> QuantizationRequest:
+        """The request that ``quantize_and_compile`` would make.  Raises ``OptionError``."""
+        config = self.config or QuantizationConfig()
+        if config.weights is not None:
+            raise OptionError(
+                "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at "
+                "the report of quantize_and_compile."
+            )
+        data = option_values(self, DataOptions)
+        return QuantizationRequest(config=config, verify=False, holds_out=True, **data)
+
+
+@takes_options(DiagnoseArguments)
+def diagnose(options: DiagnoseArguments) -> Diagnosis:
+    """Sources of the error of the int8 model or float graph: every figure of every layer."""
+    request = options.request
+    model, calibration_data = as_onnx(options.model, options.calibration_data)
+    model = with_steps(model, options.before, options.after)
+    source = import_request(model, calibration_data, options.input_shapes)
     with keeping_best():
         calibration = calibrate(source, request)
         if not calibration.checks.feeds:
@@ -96,16 +95,13 @@ def diagnose(
             exact.graph,
             candidate.main.graph,
             candidate.main.report,
-            calibration.checks.feeds[:samples],
+            calibration.checks.feeds[: options.samples],
             exact.profile,
-            sensitivity=sensitivity,
-            shown=worst,
+            sensitivity=options.sensitivity,
+            shown=options.worst,
         )
-        return (
-            _with_speed(diagnosed, candidate)
-            if measure_speed
-            else _with_source(diagnosed, candidate)
-        )
+        show_source = _with_speed if options.measure_speed else _with_source
+        return show_source(diagnosed, candidate)
 
 
 def _with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:

@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from quantglow.api.models.families import (
-    InputValues,
-    float_graph,
-    is_quantized,
-    with_steps,
-)
-from quantglow.api.options import InputShapes
+from quantglow.api.models.families import InputValues, float_graph, is_quantized, with_steps
+from quantglow.api.options import InputShapes, ModelOptions, OneModel
 from quantglow.importer import model_as_onnx
 from quantglow.importer import onnx as importer
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.qdq import fuse_quantized
-from quantglow.support.arguments import (
-    elements,
-    flag,
-    options_named,
-    shapes,
-)
+from quantglow.support.arguments import elements
+from quantglow.support.options import SWITCH, OptionKind, option, same_option, takes_options
+
+VALUES = OptionKind(elements, None)
 
 
-@options_named()
-def import_model(
-    model: Any,
-    input_shapes: InputShapes | None = None,
-    *,
-    fallback: bool = True,
-    input_values: InputValues | None = None,
-    samples: Any = None,
-    before: Any = None,
-    after: Any = None,
-) -> Graph:
-    """The graph of an ONNX model (path, bytes or ModelProto), see ``importer.onnx``.
+@dataclass(frozen=True, repr=False)
+class ImportArguments(ModelOptions, OneModel):
+    """The arguments of ``import_model``."""
+
+    input_shapes: InputShapes | None = same_option(ModelOptions, "input_shapes")
+    _: KW_ONLY
+    fallback: bool = option(
+        True,
+        SWITCH,
+        "operators that quantglow does not compile become ``External`` nodes, which onnxruntime "
+        "computes; without it they are an ``UnsupportedOpError``",
+    )
+    input_values: InputValues | None = option(
+        None,
+        VALUES,
+        "elements of small integer inputs that decide shapes or branches, by name; a graph is for "
+        "one choice of them.  Where they are missing, that is an ``UndecidedError``",
+    )
+
+
+@takes_options(ImportArguments)
+def import_model(options: ImportArguments) -> Graph:
+    """The graph of an ONNX model, see ``importer.onnx``.
 
     Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
-    ``fallback``: operators that quantglow does not compile become ``External`` nodes, which
-    onnxruntime computes; without it they are an ``UnsupportedOpError``.
-    ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
-    for one choice of them.  Where they are missed, that is an ``UndecidedError``.
-    ``samples``: those on whose first one a ``torch.nn.Module`` is exported.
-    ``before``, ``after``: steps that become part of the graph, see ``compile``.
     """
+    model = model_as_onnx(options.model, options.samples)
     graph = importer.import_model(
-        with_steps(model_as_onnx(model, samples), before, after),
-        shapes("input_shapes", input_shapes),
-        fallback=flag("fallback", fallback),
-        input_values=elements("input_values", input_values),
+        with_steps(model, options.before, options.after),
+        options.input_shapes,
+        fallback=options.fallback,
+        input_values=options.input_values,
     )
     return fuse_quantized(graph) if is_quantized(graph) else graph
 

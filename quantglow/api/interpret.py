@@ -15,7 +15,7 @@ from quantglow.support.arguments import (
 from quantglow.support.arrays import Array
 
 
-@options_named()
+@options_named
 def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     """Outputs of a graph by the reference interpreter, in the order of its outputs.
 

@@ -19,7 +19,7 @@ from quantglow.ir.graph.family import Case, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
 from quantglow.ir.ops.external import External
-from quantglow.memory.schedule import Schedule
+from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel
@@ -232,8 +232,8 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
         whole = open_model(model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
-    known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
-    if unknown := sorted(set(tail.output_names) - known):
+    names = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
+    if unknown := sorted(set(tail.output_names) - names):
         raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
     staged = stage_tail(whole, tail.late, tail.reasons, compiler, int8)
     staged = None if staged is None else replace(staged, is_restored=True)

@@ -12,13 +12,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from quantglow.codegen.llvm.targets import LEVELS
-from quantglow.memory.schedule import FAST, SCHEDULES, Schedule
+from quantglow.memory.plans import FAST, SCHEDULES, Schedule
 from quantglow.runtime.programs.answers import ONNXRUNTIME, WAIT, AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import BACKENDS, MAX_THREADS, Compiler, code_generators
 from quantglow.support.arguments import instance, integer
 from quantglow.support.options import (
     ANY,
     COUNT,
+    OBJECT,
     PROGRESS,
     SHAPES,
     OptionKind,
@@ -106,8 +107,8 @@ class ModelOptions(Options):
     input_shapes: InputShapes | None = option(
         None,
         SHAPES,
-        "shapes of inputs that the model leaves free; without it, it serves them all, compiled on "
-        "first use",
+        "shapes of inputs that the model leaves free; a model that is compiled without it serves "
+        "them all, compiled on first use",
         metavar="NAME:D,D,…",
     )
     before: Any = option(
@@ -129,6 +130,22 @@ class DataOptions(ModelOptions):
     )
     progress: Progress = option(
         "auto", PROGRESS, 'progress bars on stderr; "auto": only in a terminal or a notebook'
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class OneModel(Options):
+    """The model, which comes first and needs no name, and samples to export it on."""
+
+    model: Any = field(
+        metadata=argument(
+            "the path, the bytes or the ``onnx.ModelProto`` of a model; one of PyTorch or "
+            "scikit-learn is exported; ``compile`` takes a graph, too"
+        )
+    )
+    _: KW_ONLY
+    samples: Any = option(
+        None, OBJECT, "those on whose first one a model of PyTorch or scikit-learn is exported"
     )
 
 

@@ -29,7 +29,7 @@ from quantglow.support.extras import require_client
 from quantglow.support.processes.interrupts import keeping_best
 
 
-@options_named()
+@options_named
 def quantize(
     graph: Graph,
     profile: Profile | str | os.PathLike[str] | None,
@@ -64,12 +64,12 @@ def quantize(
             f"profile must be a Profile or the path of one, got {brief(profile)}. "
             "Remedy: record one with quantglow.profile"
         )
-    known = profile if isinstance(profile, Profile) else Profile.load(profile)
+    recorded = profile if isinstance(profile, Profile) else Profile.load(profile)
     begin: Begin = SampleRuns
     if workers is not None:
         begin = partial(ClusterRuns, workers, chosen.profile_with)
     with keeping_best(), computing(chosen.profile_with):
-        return quantizer.quantize(open_float_graph(graph), known, chosen, data=data, begin=begin)
+        return quantizer.quantize(open_float_graph(graph), recorded, chosen, data=data, begin=begin)
 
 
 def resolve_config(config: QuantizationConfig | None) -> QuantizationConfig:

@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from quantglow.api.options import CompileOptions
+from quantglow.api.options import CompileOptions, ModelOptions
 from quantglow.api.pipeline.request import QuantizationArguments
 from quantglow.cli.steps import AFTER, BEFORE, list_steps
 from quantglow.profiling.samples import ImageFolder
@@ -30,11 +30,14 @@ QUANTIZATION = tuple(name for name in declarations(QuantizationConfig) if name n
 """Options of int8 weights and activations."""
 
 STEPS = ("before", "after")
+MODEL = tuple(declarations(ModelOptions))
+"""Options of everything that reads a model."""
+
 CONTROL = ("max_drop", "drop_type", "max_minutes", "validation_data")
 DATA = ("subset_size", *CONTROL)
 """Options that mean something where samples are."""
 
-QUANTIZATION_CALL = (*QUANTIZATION, *DATA, "input_shapes", *STEPS)
+QUANTIZATION_CALL = (*QUANTIZATION, *DATA, *MODEL)
 """Options of a call of ``quantize_and_compile`` for a program that is not saved."""
 
 MACHINE = tuple(name for name in declarations(CompileOptions) if name != "while_compiling")

@@ -19,14 +19,16 @@ from quantglow.api.load import LoadArguments
 from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
     MACHINE,
+    STEPS,
     model_argument,
     option_flags,
+    option_values,
     parse_shapes,
     steps_arguments,
     trace_argument,
 )
 from quantglow.cli.files import SAVED, is_saved, open_model
-from quantglow.cli.steps import parse_steps, step_words
+from quantglow.cli.steps import step_words
 from quantglow.evaluation.baselines.latency import PEERS, Contender, compare_latency
 from quantglow.evaluation.call_times import CallReport, profile_calls
 from quantglow.evaluation.latencies import busy_note, call_latencies, measure_loaded
@@ -179,7 +181,7 @@ def _file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(with_steps(source, **parse_steps(options)).SerializeToString())
+        path.write_bytes(with_steps(source, **option_values(options, STEPS)).SerializeToString())
         yield str(path)
 
 
@@ -301,11 +303,12 @@ def draw_feeds(
     if unknown := sorted(shapes.keys() - {info.name for info in infos}):
         raise OptionError(f"input_shapes names {unknown}; the inputs are {[i.name for i in infos]}")
     part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
-    known = dict(shapes)
+    shape_of = dict(shapes)
     if isinstance(part, CompiledModel) and not part.specialisations.is_empty:
-        known = {**{node.name: node.type.fixed_shape for node in part.graph.inputs}, **known}
+        shapes_of_graph = {node.name: node.type.fixed_shape for node in part.graph.inputs}
+        shape_of = {**shapes_of_graph, **shape_of}
     feeds = {}
     for info in infos:
-        shape = known.get(info.name, [d if isinstance(d, int) else 1 for d in info.shape])
+        shape = shape_of.get(info.name, [d if isinstance(d, int) else 1 for d in info.shape])
         feeds[info.name] = rng.standard_normal(shape).astype(info.dtype)
     return feeds

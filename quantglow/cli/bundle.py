@@ -16,6 +16,7 @@ from quantglow.api.load import load
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     CONTROL,
+    MODEL,
     QUANTIZATION_CALL,
     calibration_arguments,
     model_argument,
@@ -30,9 +31,7 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.commands import next_step
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
-from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
-from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import BundleOptions
@@ -93,9 +92,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     compiled.export_bundle(options.output, input_shapes=shapes or None, **settings)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
-    report = compiled.report
-    shown_report = None
-    if isinstance(report, Report) and options.calibration_data:
+    report, shown_report = compiled.report, None
+    if options.calibration_data:
         words = next_step(report, options, options.output, _building(options, facts))
         shown_report = ReportView(report, next_step=words)
     shown = BundleReport(options.output, file.name, facts, shown_report)
@@ -142,9 +140,7 @@ def _open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         if is_saved(options.model):
             refuse_steps(options)
             return load(options.model)
-        return compile_model(
-            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
-        )
+        return compile_model(options.model, **option_values(options, MODEL))
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,

@@ -147,8 +147,8 @@ def _evaluate(
 
 def _gate_figures(recipe: Recipe, measured: MeasuredAccuracy) -> Iterator[Figure]:
     """Each figure with its gate; a limit on a figure that cannot be measured is missed."""
-    gate, known = recipe.gate, measured.accuracy is not None
-    drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if known else None
+    gate, is_measured = recipe.gate, measured.accuracy is not None
+    drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if is_measured else None
     yield _figure("SQNR dB", measured.sqnr_db, gate.min_sqnr_db, "{:.2f}")
     yield _figure("agreement with float", measured.agreement, gate.min_agreement, "{:.2%}")
     yield Figure("accuracy of float", number(measured.float_accuracy, "{:.2%}"))

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.api import profile as profiling
 from quantglow.api.load import LoadArguments
 from quantglow.api.pipeline.request import QuantizationArguments
+from quantglow.api.profile import ProfileArguments
+from quantglow.api.profile import profile as record_profile
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     MACHINE,
+    MODEL,
     calibration_arguments,
     data_arguments,
     include_code_argument,
@@ -28,7 +30,6 @@ from quantglow.cli.arguments import (
     option_flags,
     option_values,
     output_argument,
-    parse_shapes,
     steps_arguments,
     trace_argument,
 )
@@ -45,7 +46,7 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     write_arrays,
 )
-from quantglow.cli.steps import parse_steps, step_words
+from quantglow.cli.steps import step_words
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
 from quantglow.report.accuracy import is_close
@@ -55,7 +56,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
 from quantglow.support.errors import AccuracyDropError, OptionError
-from quantglow.support.options import declarations
+from quantglow.support.options import declarations, own_flags
 
 QUANTIZE = tuple(
     name
@@ -63,6 +64,8 @@ QUANTIZE = tuple(
     if declared.flag is not None and name != "while_compiling"
 )
 """Options of ``quantize``: all but those of a model that runs in this process."""
+
+PROFILE = own_flags(ProfileArguments)
 
 MEANWHILE = "onnxruntime answered with the float model: the program was still being compiled"
 
@@ -74,6 +77,7 @@ def profile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=True, or_profile=False)
     steps_arguments(parser)
+    option_flags(parser, PROFILE, ProfileArguments)
     output_argument(parser, "profile to write (.npz)")
 
 
@@ -81,12 +85,10 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
     check_onnx(options.model)
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
-    result = profiling.profile(
+    result = record_profile(
         options.model,
         open_samples(options),
-        subset_size=options.subset_size,
-        input_shapes=parse_shapes(options),
-        **parse_steps(options),
+        **option_values(options, ["subset_size", *MODEL, *PROFILE]),
     )
     result.save(options.output)
     console.print(
@@ -102,7 +104,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     steps_arguments(parser)
     option_flags(
         parser,
-        [name for name in QUANTIZE if name not in ("input_shapes", "before", "after")],
+        [name for name in QUANTIZE if name not in MODEL],
         measure_latency=True,
     )
     trace_argument(parser, "the stages")
@@ -140,9 +142,8 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     show(compiled.report, options, output, console)
 
 
-def show(report: object, options: argparse.Namespace, output: str, console: Console) -> None:
+def show(report: Report, options: argparse.Namespace, output: str, console: Console) -> None:
     """Print the report of a model that was saved, and the command to try next."""
-    assert isinstance(report, Report)
     step = next_command(report, options, output)
     if options.json:
         summary = report.summary(step)

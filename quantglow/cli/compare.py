@@ -7,11 +7,11 @@ import json
 
 from rich.console import Console
 
-from quantglow.api.compare import SECONDS, compare
+from quantglow.api.compare import CompareArguments, compare
 from quantglow.cli.arguments import (
     MACHINE,
+    MODEL,
     QUANTIZATION,
-    STEPS,
     calibration_arguments,
     model_argument,
     open_samples,
@@ -21,7 +21,9 @@ from quantglow.cli.arguments import (
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx
-from quantglow.evaluation.baselines.quantizers import PEER_QUANTIZERS
+from quantglow.support.options import own_flags
+
+OWN = own_flags(CompareArguments)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,26 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps_arguments(parser)
     quantization_arguments(parser)
     option_flags(parser, MACHINE)
-    parser.add_argument(
-        "--quantizers",
-        nargs="+",
-        choices=PEER_QUANTIZERS,
-        default=list(PEER_QUANTIZERS),
-        metavar="NAME",
-        help=f"the others (default: all of {', '.join(PEER_QUANTIZERS)})",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        help="about how long to measure each latency (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--peer-minutes",
-        type=float,
-        default=10.0,
-        help="time limit of each of the others (default: %(default)s)",
-    )
+    option_flags(parser, OWN, CompareArguments)
     parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 
@@ -59,10 +42,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     comparison = compare(
         options.model,
         open_samples(options),
-        quantizers=options.quantizers,
-        seconds=options.seconds,
-        peer_minutes=options.peer_minutes,
-        **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS, *MACHINE]),
+        **option_values(options, [*QUANTIZATION, "subset_size", *MODEL, *MACHINE, *OWN]),
     )
     if options.json:
         console.file.write(json.dumps(comparison.to_json()) + "\n")

@@ -8,24 +8,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.api.diagnose import diagnose
+from quantglow.api.diagnose import DiagnoseArguments, diagnose
 from quantglow.cli.arguments import (
+    MODEL,
     calibration_arguments,
     model_argument,
     open_samples,
+    option_flags,
+    option_values,
     output_argument,
     parse_config,
-    parse_shapes,
     quantization_arguments,
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx, check_writable
-from quantglow.cli.steps import parse_steps
-from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.support.files import writing
+from quantglow.support.options import own_flags
 
 PAGES = (".json", ".html")
+OWN = own_flags(DiagnoseArguments)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,23 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     calibration_arguments(parser, required=True, or_profile=False)
     steps_arguments(parser)
     quantization_arguments(parser)
-    parser.add_argument(
-        "--samples", type=int, default=2, help="batches to measure on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--worst", type=int, default=WORST, help="layers shown in detail (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--sensitivity",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also what each layer alone does to the outputs (slow for deep networks)",
-    )
-    parser.add_argument(
-        "--measure-speed",
-        action=argparse.BooleanOptionalAction,
-        help="also the time of each layer on this machine (default: for a page)",
-    )
+    actions = option_flags(parser, OWN, DiagnoseArguments, measure_speed=None)
+    (speed,) = (action for action in actions if action.dest == "measure_speed")
+    speed.help = f"{speed.help} (default: for a page)"
     what = "file to write, besides the text: .json, or .html for a page with the graph"
     output_argument(parser, what, required=False)
 
@@ -59,18 +47,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     if options.output:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
-    diagnosis = diagnose(
-        options.model,
-        open_samples(options),
-        parse_config(options),
-        subset_size=options.subset_size,
-        samples=options.samples,
-        sensitivity=options.sensitivity,
-        worst=options.worst,
-        input_shapes=parse_shapes(options),
-        measure_speed=_wants_speed(options),
-        **parse_steps(options),
-    )
+    values = option_values(options, [*OWN, "subset_size", *MODEL])
+    values["measure_speed"] = _wants_speed(options)
+    samples, config = open_samples(options), parse_config(options)
+    diagnosis = diagnose(options.model, samples, config, **values)
     console.print(diagnosis, highlight=False, crop=False)
     if options.output:
         write(diagnosis, options.output)

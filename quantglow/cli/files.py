@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.options import CompileOptions
-from quantglow.cli.arguments import option_values
+from quantglow.cli.arguments import MODEL, option_values
 from quantglow.cli.steps import step_words
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
@@ -109,8 +109,8 @@ def check_folder(folder: str) -> None:
     """Raise ``OptionError`` for a folder that cannot be written or made, before the work begins."""
     try:
         path = Path(folder).absolute()
-        known = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
-        check_replacing(known / "quantglow.probe")
+        existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+        check_replacing(existing / "quantglow.probe")
     except OSError as error:
         raise OptionError(
             f"cannot write files to {folder!r}: {cause(error)}. Remedy: name a folder that has "
@@ -164,7 +164,7 @@ def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         raise OptionError(
             f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
         )
-    ends = option_values(options, ["input_shapes", "before", "after"])
+    ends = option_values(options, MODEL)
     return compile_model(options.model, **shared, **ends, tune=tune)
 
 

@@ -21,6 +21,7 @@ from quantglow.api.pipeline.quantization import prepare_quantization, quantize_c
 from quantglow.api.pipeline.request import QuantizationRequest, import_request
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
+    MODEL,
     QUANTIZATION,
     STEPS,
     calibration_arguments,
@@ -41,7 +42,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     refuse_steps,
 )
-from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
 from quantglow.evaluation.report import Report
@@ -138,10 +138,8 @@ def _stage_text(options: argparse.Namespace) -> str:
     return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 
-def _report_text(report: object, options: argparse.Namespace) -> str:
+def _report_text(report: Report, options: argparse.Namespace) -> str:
     """Every table of a report, and the command to try next."""
-    if not isinstance(report, Report):
-        return str(report)
     is_new = bool(options.calibration_data)
     good = ["quantize", *source_words(options)] if is_new else ["bench", options.model]
     step = next_step(report, options, options.model, ["quantglow", *good])
@@ -160,10 +158,10 @@ def _open_graph(options: argparse.Namespace) -> Graph:
             verify=False,
             holds_out=True,
         )
-        model = with_steps(options.model, **parse_steps(options))
+        model = with_steps(options.model, **option_values(options, STEPS))
         source = import_request(model, open_samples(options), parse_shapes(options))
         return quantize_cases(prepare_quantization(calibrate(source, request), request)).main.graph
-    graph = import_model(options.model, parse_shapes(options), **parse_steps(options))
+    graph = import_model(options.model, **option_values(options, MODEL))
     if options.stage == "imported" or is_quantized(graph):
         return graph
     return open_float_graph(graph)
@@ -182,19 +180,17 @@ def _saved_graph(path: str) -> Graph:
     return graph
 
 
-def _open_report(options: argparse.Namespace) -> object:
+def _open_report(options: argparse.Namespace) -> Report:
     """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
         refuse_steps(options)
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
-        return compile_model(
-            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
-        ).report
+        return compile_model(options.model, **option_values(options, MODEL)).report
     return quantize_and_compile(
         options.model,
         open_samples(options),
-        **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS]),
+        **option_values(options, [*QUANTIZATION, "subset_size", *MODEL]),
     ).report
 
 
@@ -230,8 +226,8 @@ def shorten(line: str) -> str:
     return NUMBERS.sub(cut, line)
 
 
-def _no_layer(pattern: str, known: Sequence[str]) -> str:
+def _no_layer(pattern: str, names: Sequence[str]) -> str:
     """The message for a pattern that fits nothing, with the nearest names."""
-    near = get_close_matches(pattern, sorted(set(known)), SUGGESTIONS, 0.5)
+    near = get_close_matches(pattern, sorted(set(names)), SUGGESTIONS, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "'*' fits any part of a name."
     return f"no layer fits {pattern!r} at this stage; {hint}"

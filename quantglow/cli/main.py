@@ -277,17 +277,17 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check as argparse does; name the nearest choice."""
-        known = [str(choice) for choice in action.choices or ()]
+        choices = [str(choice) for choice in action.choices or ()]
         if action.choices is not None and value not in action.choices:
-            near = get_close_matches(str(value).replace("_", "-").lower(), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+            near = get_close_matches(str(value).replace("_", "-").lower(), choices, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
             raise argparse.ArgumentError(action, f"there is no {value!r}, {hint}")
         super()._check_value(action, value)
 
 
-def _unknown_flag(name: str, known: Sequence[str]) -> str:
+def _unknown_flag(name: str, flags: Sequence[str]) -> str:
     """Message for an unknown flag, with the nearest known one."""
-    near = get_close_matches(name.replace("_", "-").lower(), known, 1)
+    near = get_close_matches(name.replace("_", "-").lower(), flags, 1)
     return f"there is no flag {name}" + (f", did you mean {near[0]}?" if near else "")
 
 

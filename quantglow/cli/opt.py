@@ -16,9 +16,9 @@ from rich.console import Console
 
 from quantglow.api.bisect import Bisection, bisect
 from quantglow.api.import_model import import_model
-from quantglow.cli.arguments import steps_arguments
+from quantglow.cli.arguments import STEPS, option_values, steps_arguments
 from quantglow.cli.files import check_onnx
-from quantglow.cli.steps import parse_steps, step_words
+from quantglow.cli.steps import step_words
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
 from quantglow.ir.program.text import parse_program
@@ -135,7 +135,7 @@ def _bisect_passes(options: argparse.Namespace) -> Bisection:
     if options.calibration_data is None:
         raise OptionError("bisect: give samples by --calibration-data")
     check_onnx(options.text)
-    return bisect(options.text, options.calibration_data, **parse_steps(options))
+    return bisect(options.text, options.calibration_data, **option_values(options, STEPS))
 
 
 def _listing() -> str:
@@ -152,7 +152,7 @@ def _optimize_text(options: argparse.Namespace) -> str:
     """The text of the graph or program after the passes that ``options`` name."""
     most = integer("max_elements", options.max_elements)
     if Path(options.text).suffix == ".onnx":
-        graph = import_model(options.text, **parse_steps(options))
+        graph = import_model(options.text, **option_values(options, STEPS))
         return _optimize_graph(graph, options.passes, most, options.verify)
     if step_words(options):
         raise OptionError(

@@ -126,9 +126,9 @@ def _rows(available: int, data: DataSet) -> Array:
 
 
 def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
-    known = ("model", "data", "preprocessing", "options", "control", "gate", "profile")
-    tables = {name: _table(data, name, "") for name in known}
-    _refuse(data, "", known)
+    entries = ("model", "data", "preprocessing", "options", "control", "gate", "profile")
+    tables = {name: _table(data, name, "") for name in entries}
+    _refuse(data, "", entries)
     model, sets, profile = tables["model"], tables["data"], tables["profile"]
     _refuse(model, "model", ("path", "input_shapes", "obtain", "answers"))
     _refuse(sets, "data", ("path", "calibration", "evaluation"))
@@ -178,10 +178,10 @@ def _table(data: Mapping[str, Any], name: str, prefix: str) -> dict[str, Any]:
     return table
 
 
-def _refuse(table: Mapping[str, Any], name: str, known: tuple[str, ...]) -> None:
-    if unknown := sorted(table.keys() - set(known)):
+def _refuse(table: Mapping[str, Any], name: str, entries: tuple[str, ...]) -> None:
+    if unknown := sorted(table.keys() - set(entries)):
         where = f"[{name}]" if name else "the file"
-        raise OptionError(f"unknown entries {unknown} in {where}; known are {sorted(known)}")
+        raise OptionError(f"unknown entries {unknown} in {where}; known are {sorted(entries)}")
 
 
 def _text(table: Mapping[str, Any], key: str, name: str) -> str:

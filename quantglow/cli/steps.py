@@ -24,11 +24,6 @@ ANTIALIAS = "antialias"
 AFTER = "softmax sigmoid topk:K argmax layout:NHWC"
 
 
-def parse_steps(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments from their flags.  Raises ``OptionError``."""
-    return {name: list_steps(name, getattr(options, name)) for name in ("before", "after")}
-
-
 def step_words(options: argparse.Namespace) -> list[str]:
     """The flags of steps as they were given."""
     options_by_flag = (("--before", options.before), ("--after", options.after))

@@ -217,10 +217,10 @@ def _cost_texts(core: Core) -> dict[str, str]:
 
 def summary(core_fit: CoreFit) -> str:
     """The time that chosen tiles lose, before and now."""
-    kept = "now used" if core_fit.is_kept else "not better, so the costs before stay"
+    outcome = "now used" if core_fit.is_kept else "not better, so the costs before stay"
     return (
         "On shapes that had no part in the fit, chosen tiles take "
         f"{core_fit.listed_loss:.1%} longer than the best one with the costs before, "
         f"{core_fit.fitted_loss:.1%} with those measured "
-        f"({kept}; {core_fit.points} tiles timed).\n{core_fit.path}"
+        f"({outcome}; {core_fit.points} tiles timed).\n{core_fit.path}"
     )

@@ -119,8 +119,8 @@ def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAcc
         local, alone = layer.sqnr_local_db, layer.sensitivity_db
         return (math.inf if alone is None else alone, math.inf if local is None else local)
 
-    known = [n for n in layers if n.precision != "float" and min(by_error(n)) < math.inf]
-    return tuple(sorted(known, key=by_error)[:count])
+    measured = [n for n in layers if n.precision != "float" and min(by_error(n)) < math.inf]
+    return tuple(sorted(measured, key=by_error)[:count])
 
 
 def gain_db(layer: LayerAccuracy, layers: Sequence[LayerAccuracy]) -> float | None:

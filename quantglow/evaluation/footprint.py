@@ -24,7 +24,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.program import Alloc, Dealloc, Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.memory.planning import plan_program
-from quantglow.memory.schedule import MEMORY
+from quantglow.memory.plans import MEMORY
 from quantglow.support.classes import Concise
 from quantglow.support.views import HasText
 

@@ -99,9 +99,9 @@ def float_cost(name: str, speeds: Sequence[LayerSpeed]) -> float | None:
     return next((cost / whole for cost in costs), None) if whole else None
 
 
-def with_float(speeds: Iterable[LayerSpeed], kept: Sequence[str]) -> tuple[LayerSpeed, ...]:
+def with_float(speeds: Iterable[LayerSpeed], names: Sequence[str]) -> tuple[LayerSpeed, ...]:
     """The same figures, with some layers in float."""
-    return tuple(replace(s, precision="float") if s.name in kept else s for s in speeds)
+    return tuple(replace(s, precision="float") if s.name in names else s for s in speeds)
 
 
 def time_ratio(one: Executable, other: Executable, feeds: Mapping[str, Array]) -> float:
@@ -131,7 +131,7 @@ class SpeedSearch:
 
     build: Callable[[Sequence[str]], Executable]
     ratio: Callable[[Executable, Executable], float]
-    kept: list[str] = field(default_factory=list)
+    float_layers: list[str] = field(default_factory=list)
     deadline: Deadline = NEVER
 
     def run(self, slower: Sequence[str], layers: Sequence[str]) -> list[str]:
@@ -139,18 +139,18 @@ class SpeedSearch:
         best = self.build(())
         for group in (list(slower), list(layers)):
             best = self.tried(group, best)
-        if not self.kept:
+        if not self.float_layers:
             for name in slower[:MOST_TRIALS]:
-                best = self.tried([*self.kept, name], best)
-        return self.kept
+                best = self.tried([*self.float_layers, name], best)
+        return self.float_layers
 
     def tried(self, group: list[str], best: Executable) -> Executable:
         """The program with ``group`` in float if it is faster than the best so far, else that."""
-        if not group or group == self.kept or self.deadline.ends("measuring speed"):
+        if not group or group == self.float_layers or self.deadline.ends("measuring speed"):
             return best
         candidate = self.build(group)
         # Twice, so that a disturbance of the machine counts less.
         if any(self.ratio(candidate, best) > 1 - LEAST_GAIN for _ in range(2)):
             return best
-        self.kept = group
+        self.float_layers = group
         return candidate

@@ -174,9 +174,9 @@ def search_plan(
 
     placed = [start.offsets[interval.buffer] for interval in intervals]
     bound = lower_bound(intervals)
-    known = order_keys(sorted(range(len(placed)), key=placed.__getitem__))
+    keys = order_keys(sorted(range(len(placed)), key=placed.__getitem__))
     plans = placements // len(placed)
-    best = Genetic().search(len(placed), cost, [known], plans, bound)
+    best = Genetic().search(len(placed), cost, [keys], plans, bound)
     if best.cost >= start.peak_nbytes:
         return start
     return build_plan(intervals, offsets(best.keys), bound)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.verify import verify_program
-from quantglow.memory.plans import PlannedProgram, pieces_for
-from quantglow.memory.schedule import FAST, arrange_program
+from quantglow.memory.plans import FAST, PlannedProgram, pieces_for
+from quantglow.memory.schedule import arrange_program
 from quantglow.support import debug
 from quantglow.transforms.lowering import lower
-from quantglow.transforms.lowering.split_batch import batch_size, split_batch
 from quantglow.transforms.program.copy_elision import Donation
 from quantglow.transforms.program.generate import generate_by_node
+from quantglow.transforms.split_batch import batch_size, split_batch
 
 if TYPE_CHECKING:
     from quantglow.codegen.llvm.isa.target import Target

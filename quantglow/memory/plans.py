@@ -1,4 +1,4 @@
-"""Planned programs, the figures of their memory, and pieces of a batch.
+"""Planned programs, the figures of their memory, names of schedules, and pieces of a batch.
 
 The values of a small piece stay in the cache, and threads take pieces instead of parts of layers.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from quantglow.ir.program.program import BufferKind, Program
 from quantglow.ir.symbolic.size import Dim
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from quantglow.ir.graph.graph import Graph
     from quantglow.memory.planner import MemoryPlan
 
+
+Schedule = Literal["fast", "memory"]
+"""Way to choose the order of execution, see ``memory.schedule``."""
+
+FAST: Schedule = "fast"
+MEMORY: Schedule = "memory"
+SCHEDULES = (FAST, MEMORY)
 
 NEAR_NBYTES = 2**19
 """Size of activations, in bytes, that stay in a core's own cache beside the weights; smaller

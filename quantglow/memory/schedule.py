@@ -27,7 +27,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -35,15 +35,11 @@ from quantglow.ir.program.program import Program
 from quantglow.ir.symbolic.size import likely
 from quantglow.memory.genetic_search import search_order, search_plan
 from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.plans import FAST
 from quantglow.memory.tasks import Tasks, build_tasks, members
 from quantglow.support.classes import Concise
 from quantglow.transforms.program.generate import Generated
 from quantglow.transforms.program.sharing import optimize_program
-
-Schedule = Literal["fast", "memory"]
-FAST: Schedule = "fast"
-MEMORY: Schedule = "memory"
-SCHEDULES = (FAST, MEMORY)
 
 MOST_TASKS = 2000
 """Maximum number of instructions that a search orders: bounds of longer programs take seconds."""
@@ -239,17 +235,17 @@ class _State(NamedTuple):
 class _Search:
     """A search that continues each set of tasks once.
 
-    level    peaks up to here count as equal.  If no order is below it at the start, then no order
-             has a smaller peak
-    queue    states by peak, those with most tasks done first
-    known    the smallest peak with which each set of tasks was met
+    level        peaks up to here count as equal.  If no order is below it at the start, then no
+                 order has a smaller peak
+    queue        states by peak, those with most tasks done first
+    least_peaks  the smallest peak with which each set of tasks was met
     """
 
     tasks: Tasks
     runs_left: int
     level: int
     queue: list[tuple[int, int, int, int, _State]] = field(default_factory=list)
-    known: dict[int, int] = field(default_factory=dict)
+    least_peaks: dict[int, int] = field(default_factory=dict)
     expanded: set[int] = field(default_factory=set)
 
     def result(self) -> BestOrder:
@@ -270,9 +266,9 @@ class _Search:
     def _push(self, peak: int, state: _State) -> None:
         """Enqueue a state unless its set of tasks is known with no greater peak."""
         peak = max(peak, self.level)
-        if peak < self.known.get(state.done, peak + 1):
-            self.known[state.done] = peak
-            entry = (peak, -state.done.bit_count(), state.live, len(self.known), state)
+        if peak < self.least_peaks.get(state.done, peak + 1):
+            self.least_peaks[state.done] = peak
+            entry = (peak, -state.done.bit_count(), state.live, len(self.least_peaks), state)
             heapq.heappush(self.queue, entry)
 
     def _after(self, state: _State, task: int) -> tuple[int, _State]:

@@ -197,7 +197,7 @@ def open_session(model: bytes, num_threads: int = 1) -> Session:
         if not (foreign := foreign_nodes(model)):
             raise
         raise FallbackError(
-            f"{error}. Neither ONNX nor quantglow defines {', '.join(foreign)}. Remedy: export "
+            f"{error}. Neither onnxruntime nor quantglow runs {', '.join(foreign)}. Remedy: export "
             "the model with ONNX's operators, or compile it with a code generator of yours, see "
             "examples/README.md."
         ) from error

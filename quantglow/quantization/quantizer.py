@@ -71,7 +71,7 @@ def draw_samples(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
     """The samples that memory has room for, drawn by ``seed``; none if ``data`` is None."""
     if data is None:
         return []
-    return Reservoir(capacity(graph), seed).extend(read_feeds(data, graph.signature)).kept
+    return Reservoir(capacity(graph), seed).extend(read_feeds(data, graph.signature)).samples
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""Accuracy in tables and in words: outputs, layers, the use of codes, the verdict.
+"""Accuracy in tables and in words: outputs, layers, the use of codes, the verdict; also beside
+other quantizers.
 
 >>> bars((0.5, 0.0, 1.0))
 '▄ █'
-
-Comparison with other quantizers: a table, bars, and a verdict in words.
 """
 
 from __future__ import annotations
@@ -236,8 +235,8 @@ def is_close(words: str) -> bool:
 
 def closeness(sqnr_db: float, agreement: float) -> str:
     """Closeness of two models in words."""
-    known = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
-    return next(known, FAR)
+    fitting = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
+    return next(fitting, FAR)
 
 
 def right_answers_text(right: RightAnswers) -> str:

@@ -1,7 +1,4 @@
-"""A report in words and tables, in short or in full, and its page.
-
-The tables of a diagnosis, and its page.
-"""
+"""Reports and diagnoses in words and tables, in short or in full, and their pages."""
 
 from __future__ import annotations
 

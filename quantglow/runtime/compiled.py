@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, entering, leaving
@@ -18,7 +18,7 @@ from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_out
 from quantglow.runtime.saved.saving import Freedom, SavedTail, save
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specializations import ModelPrograms, ServedShapes, served_meanwhile
+from quantglow.runtime.shapes.specializations import ModelPrograms, served_meanwhile
 from quantglow.runtime.states.state import Caches, State, match_caches
 from quantglow.runtime.states.state_programs import CachePair, StatePrograms
 from quantglow.support.arguments import file_path, flag, integer, items, options_named, strings
@@ -30,7 +30,8 @@ from quantglow.support.pages import release_pages
 from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # A process that only loads a program measures nothing.
+    from quantglow.evaluation.report import Report
     from quantglow.profiling import Profile
 
 PAIR = 2
@@ -66,23 +67,7 @@ def save_with_code(
     save(path, *contents, code)
 
 
-class ReportLike(Protocol):
-    """The part of a report that a compiled model needs."""
-
-    def serving(self, programs: tuple[ServedShapes, ...]) -> ReportLike:
-        """The report with the programs of all shapes that came."""
-
-    def showing(self, graph: Graph) -> ReportLike:
-        """The report with the graph that a page draws."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The report in types that ``json`` writes."""
-
-    def to_html(self) -> str:
-        """The page that explains the model."""
-
-
-Reporter = Callable[[], ReportLike]
+Reporter = Callable[[], "Report"]
 """Function that returns the current report; more is known once a model with free shapes has run."""
 
 
@@ -102,7 +87,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
     profile: Profile | None = None
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """The report: cost, accuracy, and operators that run elsewhere.
 
         If a model is compiled on first use, its figures are those of the program that was compiled
@@ -261,7 +246,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         """The programs of states, by their pairs."""
         return {}
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
@@ -284,7 +269,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         )
         release_pages()
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],
@@ -308,7 +293,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         """The model that ``export_onnx`` writes."""
         return whole_model(self.specialisations, input_shapes)
 
-    @options_named()
+    @options_named
     def export_bundle(
         self,
         folder: str | os.PathLike[str],

@@ -26,35 +26,24 @@ Result = TypeVar("Result")
 Kind = TypeVar("Kind")
 
 
-def options_named(
-    *more: Callable[..., Any],
-) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Decorator: a keyword that the function does not have is an ``OptionError`` with the nearest.
+def options_named(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorator: a keyword that there is not raises an ``OptionError``, which names the nearest."""
+    options = inspect.signature(function).parameters
+    title = function.__qualname__.removesuffix(".__init__")
 
-    ``more``: functions whose keywords it passes on.
-    """
+    @wraps(function)
+    def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        for name in kwargs:
+            if name not in options:
+                raise no_option(title, name, options)
+        return function(*args, **kwargs)
 
-    def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
-        options = {
-            name for each in (function, *more) for name in inspect.signature(each).parameters
-        }
-        title = function.__qualname__.removesuffix(".__init__")
-
-        @wraps(function)
-        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            for name in kwargs:
-                if name not in options:
-                    raise no_option(title, name, options)
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorated
+    return checked
 
 
 def fields_named(kind: type[Kind]) -> type[Kind]:
     """Class decorator: the same for its constructor."""
-    type.__setattr__(kind, "__init__", options_named()(kind.__init__))
+    type.__setattr__(kind, "__init__", options_named(kind.__init__))
     return kind
 
 

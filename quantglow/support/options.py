@@ -67,6 +67,9 @@ class OptionKind:
 
 
 ANY = OptionKind(lambda name, value: value)
+OBJECT = OptionKind(ANY.check, None)
+"""An object of Python, which the function checks: a command line has none."""
+
 SWITCH = OptionKind(flag, {"type": bool})
 COUNT = OptionKind(count, {"type": int})
 NATURAL = OptionKind(integer, {"type": int})
@@ -128,6 +131,12 @@ class Options(Concise):
 def declarations(kind: Any) -> dict[str, Declaration]:
     """The options of a class, by name."""
     return {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
+
+
+def own_flags(kind: type[Any]) -> tuple[str, ...]:
+    """Names of the options with flags that a class declares itself, unlike those of its bases."""
+    names, declared = inspect.get_annotations(kind), declarations(kind)
+    return tuple(name for name in names if name in declared and declared[name].flag is not None)
 
 
 def option_values(options: Options, kind: type[Options]) -> dict[str, Any]:

@@ -120,13 +120,13 @@ def pin() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def tune_on_cluster(client: Any, tuner: Tuner, known: Sequence[Record]) -> list[Record]:
+def tune_on_cluster(client: Any, tuner: Tuner, earlier: Sequence[Record]) -> list[Record]:
     """New records of all kinds of machines of a cluster.  Raises ``OptionError`` for a client of
     another kind, ``BackendError`` if no machine measures."""
     with open_cluster(require_client(client), tuner) as cluster:
         kinds = cluster.kinds()
         with ThreadPoolExecutor(len(kinds), "quantglow-tune") as pool:
-            runs = (partial(_tune_kind, cluster, tuner, known, *kind) for kind in kinds.items())
+            runs = (partial(_tune_kind, cluster, tuner, earlier, *kind) for kind in kinds.items())
             jobs = [pool.submit(copy_context().run, run) for run in runs]
             try:
                 wait(jobs)
@@ -144,12 +144,12 @@ def tune_on_cluster(client: Any, tuner: Tuner, known: Sequence[Record]) -> list[
 
 
 def _tune_kind(
-    cluster: Cluster, tuner: Tuner, known: Sequence[Record], host: str, core: Core
+    cluster: Cluster, tuner: Tuner, earlier: Sequence[Record], host: str, core: Core
 ) -> list[Record]:
     """New records of the machines of one kind."""
     target, measure = replace(tuner.target, core=core), partial(ClusterMeasurer, cluster, host)
     search = replace(tuner, target=target, measure=measure, host=host)
-    return search.run(of_machine(known, host), hints(known, host))
+    return search.run(of_machine(earlier, host), hints(earlier, host))
 
 
 @dataclass(eq=False)

@@ -178,8 +178,8 @@ class CoreFit:
     def core(self) -> Core:
         """The costs to use; settings that are on or off are those measured in any case."""
         even, large = self.fitted.even_prefetch, self.fitted.large_pages
-        kept = self.fitted if self.is_kept else self.listed
-        return replace(kept, even_prefetch=even, large_pages=large)
+        costs = self.fitted if self.is_kept else self.listed
+        return replace(costs, even_prefetch=even, large_pages=large)
 
 
 def measure_core(progress: Progress) -> CoreFit:

@@ -67,16 +67,16 @@ def tune_network(
     if target is None or not compiler.is_one_program(graph):
         raise OptionError(f"tune={MEASURE!r}: this model is no single program. {LEAVE_OUT}")
     deadline = Deadline.after(MAX_MINUTES if max_minutes is None else max_minutes)
-    known = read_records()
+    earlier = read_records()
     tuner = Tuner(graph, target, compiler.num_threads, deadline, searcher, say=say)
     if client is None:
-        records = tuner.run(of_machine(known, tuner.host), hints(known, tuner.host))
+        records = tuner.run(of_machine(earlier, tuner.host), hints(earlier, tuner.host))
     else:
         # Only here: most programs are tuned without a cluster.
         from quantglow.tuning.cluster import tune_on_cluster
 
-        records = tune_on_cluster(client, tuner, known)
+        records = tune_on_cluster(client, tuner, earlier)
     is_kept = keep_records(records)
-    tuned = replace(compiler, target=tune_target(target, [*known, *records]))
+    tuned = replace(compiler, target=tune_target(target, [*earlier, *records]))
     shapes = {task.key: task.shape for task in tuner.planned[0]}
     return Tuning(tuned, tuple(records), shapes, is_kept)

@@ -193,8 +193,8 @@ class LoadedKernel:
         spread = min(self.trial.weights_nbytes, FAR_NBYTES)
         copies = 1 if spread < NEAR_NBYTES else min(-(-spread // nbytes), MOST_COPIES)
         rows = [self._pointers() for _ in range(copies)]
-        self._kept = np.array(rows, np.uint64)
-        addresses = self._kept.ctypes.data + np.arange(copies) * self._kept.strides[0]
+        self._rows = np.array(rows, np.uint64)
+        addresses = self._rows.ctypes.data + np.arange(copies) * self._rows.strides[0]
         table = np.zeros((copies, 4), np.uint64)
         table[:, 0], table[:, 1] = self.address, addresses
         table[:, 2], table[:, 3] = self.call.items, SERIAL

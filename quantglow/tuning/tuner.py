@@ -159,9 +159,9 @@ class Tuner:
         return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
 
     def run(
-        self, known: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]
+        self, earlier: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]
     ) -> list[Record]:
-        """New records, of the tasks that are not known.
+        """New records, of the tasks that have none from ``earlier``.
 
         Raises ``BackendError`` if there are such tasks and nothing of them could be measured.
         """
@@ -169,7 +169,7 @@ class Tuner:
         tasks, nbytes = self.planned
         searches = [
             Tuned.of(task, make, hinted.get(task.key, ()), number)
-            for number, task in enumerate(task for task in tasks if task.key not in known)
+            for number, task in enumerate(task for task in tasks if task.key not in earlier)
         ]
         self._search(searches, nbytes)
         measured = [search for search in searches if search.measured]

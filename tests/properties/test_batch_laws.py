@@ -10,7 +10,7 @@ import quantglow as qg
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.plans import divisors
-from quantglow.transforms.lowering.split_batch import batch_size, split_batch
+from quantglow.transforms.split_batch import batch_size, split_batch
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values

@@ -55,7 +55,7 @@ def passes(table: ProgramTable, check: PlanCheck, bindings: Bindings, values: Va
 
 
 def constants_of(program: Any) -> np.ndarray:
-    nbytes = np.array([array.nbytes for array in program.loaded.kept], np.int64)
+    nbytes = np.array([array.nbytes for array in program.loaded.constant_arrays], np.int64)
     return nbytes - program.loaded.slack_nbytes
 
 

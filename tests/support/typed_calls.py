@@ -19,6 +19,20 @@ def right(model: Any, samples: Any) -> None:
     qg.load("model.qgm", "native", num_threads=2, code="use")
     compiled = qg.load(path="model.qgm", tune="records")
     compiled.run(None, samples)
+    graph = qg.import_model(model, {"x": (1, 3)}, input_values={"n": 3})
+    qg.profile(graph, samples, subset_size=7, progress=False, profile_with="interpreter")
+    qg.diagnose(graph, samples, qg.QuantizationConfig(), worst=3, measure_speed=True)
+    qg.compare(model, samples, seconds=0.5, effort="fast", num_threads=1)
+    qg.bisect(model, samples, target="portable", tolerance=1e-4)
+
+
+def figures(model: Any, samples: Any) -> list[str]:
+    """Names of what reports have."""
+    report = qg.quantize_and_compile(model, samples).report
+    seconds: float = report.seconds["quantize"] + qg.compile(model).report.seconds["import"]
+    layers = [*report.layers, *qg.diagnose(model, samples).layers]
+    outputs = [output.name for output in (*report.outputs, *qg.load("m.qgm").report.outputs)]
+    return [f"{seconds:g}", report.headline, *(layer.name for layer in layers), *outputs]
 
 
 def wrong(model: Any, samples: Any) -> None:
@@ -31,3 +45,10 @@ def wrong(model: Any, samples: Any) -> None:
     qg.compile(model, target="native", code="use")  # type: ignore[call-arg]
     qg.load("model.qgm", tune="measure")  # type: ignore[arg-type]
     qg.QuantizationConfig(seed="3")  # type: ignore[arg-type]
+    qg.import_model(model, (1, 3))  # type: ignore[arg-type]
+    qg.profile(model, samples, 7)  # type: ignore[call-arg, arg-type]
+    qg.diagnose(model, samples, sample=2)  # type: ignore[call-arg]
+    qg.compare(model, samples, verify=True)  # type: ignore[arg-type]
+    qg.compare(model, samples, presets="mixed")  # type: ignore[call-arg]
+    qg.bisect(model)  # type: ignore[call-arg]
+    _ = qg.compile(model).report.layer  # type: ignore[attr-defined]

@@ -55,7 +55,8 @@ NUMBERS = [*INTEGERS, *REALS]
 
 NO_FLAG = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]
 NO_COUNT = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *REALS, *FLAGS, -1, HUGE]
-NO_NUMBER = [*OBJECTS, *TEXTS, *COLLECTIONS, *FLAGS, -1, float("nan"), HUGE]
+NO_FLOAT = [*OBJECTS, *TEXTS, *COLLECTIONS, *FLAGS, float("nan"), HUGE]
+NO_NUMBER = [*NO_FLOAT, -1]
 NO_STRINGS = [*OBJECTS, *ARRAYS, [1], [None], [[1]], *MAPPINGS, *NUMBERS, *FLAGS]
 NO_NAME = [*OBJECTS, *TEXTS, *COLLECTIONS, *REALS, -1, HUGE, *FLAGS]
 NO_PATH = [*NOTHING, *OBJECTS, "", "\0", *COLLECTIONS, *NUMBERS, *FLAGS]
@@ -215,8 +216,20 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
         "profile_with": [*NOTHING, *NO_NAME, 0],
     },
-    bisected: STEPS,
-    beside_others: STEPS,
+    bisected: {
+        **STEPS,
+        "target": MACHINE["target"],
+        "num_threads": MACHINE["num_threads"],
+        "backends": NO_BACKENDS,
+        "tolerance": [*NOTHING, *NO_FLOAT],
+    },
+    beside_others: {
+        **MAIN,
+        "quantizers": [*NO_STRINGS, *TEXTS],
+        "seconds": [*NOTHING, *NO_NUMBER, 0],
+        "peer_minutes": [*NOTHING, *NO_NUMBER, 0],
+        "verify": [*NO_FLAG, True],
+    },
     diagnosed: {
         **DATA,
         **STEPS,
@@ -294,21 +307,22 @@ def test_a_misspelled_option_is_named_with_the_nearest(function: Function) -> No
     assert "has no option 'zzzz'. Remedy" in refusal(function, zzzz=1)
 
 
-@pytest.mark.parametrize(
-    "function", [quantized_and_compiled, compiled, profiled, diagnosed, imported]
-)
+PUBLIC: dict[Function, Function] = {
+    quantized_and_compiled: qg.quantize_and_compile,
+    compiled: qg.compile,
+    profiled: qg.profile,
+    diagnosed: qg.diagnose,
+    beside_others: qg.compare,
+    bisected: qg.bisect,
+    imported: qg.import_model,
+}
+
+
+@pytest.mark.parametrize("function", PUBLIC)
 def test_every_option_is_tried(function: Function) -> None:
-    public: dict[Function, Function] = {
-        quantized_and_compiled: qg.quantize_and_compile,
-        compiled: qg.compile,
-        profiled: qg.profile,
-        diagnosed: qg.diagnose,
-        imported: qg.import_model,
-    }
-    parameters = set(inspect.signature(public[function]).parameters)
-    assert (
-        parameters - {"model", "calibration_data", "validation_data"} == FUNCTIONS[function].keys()
-    )
+    parameters = inspect.signature(PUBLIC[function]).parameters.keys()
+    data = {"model", "calibration_data", "validation_data", "data"}
+    assert parameters - data == FUNCTIONS[function].keys()
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)

@@ -21,6 +21,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "diagnose": lambda progress: qg.diagnose(
         small_model(), small_samples(), sensitivity=False, progress=progress
     ),
+    "compare": lambda progress: qg.compare(
+        small_model(), small_samples(), quantizers=(), seconds=0.01, progress=progress
+    ),
 }
 
 

@@ -36,15 +36,15 @@ NOTHING_COMPILED = (
 AnyFallback = TypeVar("AnyFallback", bound=FallbackModel)
 
 
-def compile_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> CompiledModel:
-    """A model of which nothing is compiled yet; notes that are ``known`` already."""
+def compile_on_use(programs: ModelPrograms, import_notes: tuple[str, ...]) -> CompiledModel:
+    """A model of which nothing is compiled yet; ``import_notes`` are those of the import."""
 
     def report() -> Report:
         if programs.is_empty:
             empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
-            return replace(empty, notes=(ON_USE, *known))
+            return replace(empty, notes=(ON_USE, *import_notes))
         build = programs.first
-        notes = (ON_USE, FIRST, *known, *float_notes(build.graph))
+        notes = (ON_USE, FIRST, *import_notes, *float_notes(build.graph))
         return replace(build_report(build.build, {}), notes=notes)
 
     return CompiledModel(programs, report)
@@ -64,16 +64,16 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
     """
-    known = _all_reasons(source, error)
+    every_reason = _all_reasons(source, error)
     report = Report(
         NAME,
         threads,
         MemoryFigures(),
         {},
         notes=(NOTHING_COMPILED,),
-        fallback=whole_model(known),
+        fallback=whole_model(every_reason),
     )
-    fallback = FallbackModel(source.serialize(), known, threads, lambda: report)
+    fallback = FallbackModel(source.serialize(), every_reason, threads, lambda: report)
     try:
         return load(fallback)
     except FallbackError as refusal:
@@ -102,15 +102,14 @@ def partly_compiled(
     tail, tail_nbytes = tail_nodes(parts), weights_nbytes(parts.tail)
 
     def report() -> Report:
-        known = head.report
-        assert isinstance(known, Report)
+        first = head.report
         behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
         return replace(
-            known,
-            weights=known.weights and known.weights.with_tail(tail_nbytes, _sizes_in(staged)),
-            fallback=(*known.fallback, *behind),
-            programs=(*known.programs, *programs),
-            notes=(*known.notes, *(staged.notes if staged else [])),
+            first,
+            weights=first.weights and first.weights.with_tail(tail_nbytes, _sizes_in(staged)),
+            fallback=(*first.fallback, *behind),
+            programs=(*first.programs, *programs),
+            notes=(*first.notes, *(staged.notes if staged else [])),
         )
 
     return load(
@@ -129,8 +128,7 @@ def partly_compiled(
 
 def _sizes_in(staged: StagedTail | None) -> WeightSizes | None:
     """The sizes of weights in the int8 part of a tail."""
-    report = staged.suffix.report if staged and staged.is_int8 and staged.suffix else None
-    return report.weights if isinstance(report, Report) else None
+    return staged.suffix.report.weights if staged and staged.is_int8 and staged.suffix else None
 
 
 def check_tail(parts: Split, threads: int) -> None:

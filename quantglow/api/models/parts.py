@@ -152,14 +152,14 @@ class HeadAndTail:
     suffix: tuple[FallbackNode, ...]
 
     @cached_property
-    def known(self) -> tuple[str, ...]:
+    def head_names(self) -> tuple[str, ...]:
         """Names of the values that the head gives."""
         return tuple(port.name for port in self.head.signature.outputs)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
         reads_of_head = self.head.at(feeds).run(feeds)
-        values = {**feeds, **dict(zip(self.known, reads_of_head, strict=True))}
+        values = {**feeds, **dict(zip(self.head_names, reads_of_head, strict=True))}
         late = [name for name in self.names if name not in values]
         reads = {name: values[name] for name in self.tail.input_names}
         results = self.tail.run(select_declared(self.tail, reads), late)
@@ -219,7 +219,7 @@ class ModelFallback:
             self.settled[kind] = parts, reasons
         return self._at(parts, reasons, case)
 
-    def known(self, case: Case) -> Served | None:
+    def settled_program(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
         settled = self.settled.get(_case_kind(case))
         return None if settled is None else self._at(*settled, case)

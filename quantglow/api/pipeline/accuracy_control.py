@@ -208,7 +208,7 @@ def describe_steps(steps: Sequence[PrecisionStep]) -> str:
     return f"{len(steps)} step(s), {sums}: {named}{more}"
 
 
-def _with_steps(report: Any, steps: Sequence[PrecisionStep], note: str) -> Any:
+def _with_steps(report: Report, steps: Sequence[PrecisionStep], note: str) -> Report:
     """The report with the steps and one more note."""
     overrides = tuple(PrecisionOverride(s.name, s.precision, s.error, s.seconds) for s in steps)
     return replace(report, notes=(*report.notes, note), precision_overrides=overrides)

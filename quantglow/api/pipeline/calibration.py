@@ -94,7 +94,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
     validation = None
     if request.validation_data is not None:
         validation = Validation.of(request.validation_data, family.signature)
-    known = profile_in(data)
+    recorded = profile_in(data)
     samples = Samples(
         data,
         family,
@@ -103,7 +103,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
         seed=request.config.seed,
     )
     with debug.time_stage("profile", imported.seconds), computing(request.config.profile_with):
-        profile = known or profiling.profile(
+        profile = recorded or profiling.profile(
             family,
             samples,
             subset_size=request.subset_size,
@@ -113,11 +113,11 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
     case = _main_case(family, profile)
     graph = family.at(case.shape_map, case.value_map)
     checks, reader, deciding, warnings = CheckSamples(), None, None, tuple[str, ...]()
-    if known is None:
+    if recorded is None:
         reader = samples
-        kept, deciding = samples.deciding(case, graph)
+        same, deciding = samples.deciding(case, graph)
         unseen = samples.unseen(case)
-        checks = CheckSamples(affordable(unseen, graph), UNSEEN) if unseen else CheckSamples(kept)
+        checks = CheckSamples(affordable(unseen, graph), UNSEEN) if unseen else CheckSamples(same)
         if request.verify:
             warnings = _data_warnings(imported.model, samples, case, graph, request.progress)
     if validation is not None:

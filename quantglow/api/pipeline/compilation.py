@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_only, leaving
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
-from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.compiled import CompiledModel, Reporter
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.shapes.specializations import FallbackOnUse, Specialisation
@@ -149,15 +149,10 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
 
 def _reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:
     """The model whose report has more facts and notes."""
-    before: Callable[[], object] = compiled.reporter
+    before: Reporter = compiled.reporter
 
     def report() -> Report:
-        return _with_facts(before(), notes, facts)
+        earlier: Report = before()
+        return replace(earlier, notes=(*earlier.notes, *notes), **facts)
 
     return replace(compiled, reporter=report)
-
-
-def _with_facts(report: object, notes: tuple[str, ...], facts: Mapping[str, Any]) -> Report:
-    """The report with more facts and notes."""
-    assert isinstance(report, Report)
-    return replace(report, notes=(*report.notes, *notes), **facts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_info
 
 from quantglow import profiling
 from quantglow.api.models.families import open_float_family
+from quantglow.api.options import DataOptions
 from quantglow.api.pipeline.request import Imported, computing
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Family
@@ -69,9 +70,7 @@ _one_at_a_time = threading.Lock()
 def profile_on(
     client: Any,
     source: Imported,
-    input_shapes: Mapping[str, tuple[int, ...]],
-    subset_size: int,
-    progress: bool | str,
+    options: DataOptions,
     profile_with: ProfileWith = COMPILED,
 ) -> Profile:
     """The profile of ``source`` over the first batches of its data, by the workers of ``client``.
@@ -80,10 +79,12 @@ def profile_on(
     result or results of different processors.
     """
     batches = read_feeds(source.data, source.family.signature)
-    tasks = split_tasks(show_progress(islice(batches, subset_size), source.data, progress))
+    first = islice(batches, options.subset_size)
+    tasks = split_tasks(show_progress(first, source.data, options.progress))
+    shapes = sorted((name, tuple(s)) for name, s in (options.input_shapes or {}).items())
     model = open_model(source.model).to_bytes()
     with large_messages():
-        asked = tuple(sorted(input_shapes.items())), source.family.deciding, profile_with
+        asked = tuple(shapes), source.family.deciding, profile_with
         work = _Work(client, client.submit(receive, model, pure=False), asked)
         try:
             for samples in tasks:
@@ -194,10 +195,10 @@ class _Work:
         self.merged = part if self.merged is None else self.merged.merge(part)
 
 
-def check_alike(known: Environment, other: Environment) -> None:
+def check_alike(expected: Environment, other: Environment) -> None:
     """Raise ``BackendError`` unless two workers give the same float results."""
-    if different := [name for name in known if known[name] != other.get(name)]:
-        facts = "; ".join(f"{n}: {known[n]}, and {other.get(n)}" for n in different)
+    if different := [name for name in expected if expected[name] != other.get(name)]:
+        facts = "; ".join(f"{n}: {expected[n]}, and {other.get(n)}" for n in different)
         raise BackendError(
             f"the workers differ, so that their float results would ({facts}). Remedy: use "
             "workers of one kind."

@@ -55,13 +55,13 @@ class Order:
     """Work of one shard: the moments of a layer, or without a ``name`` the values of the ends.
 
     ``improved``: layers since the last order; all of them with ``shard``, which begins the runs.
-    ``known``: number of layers that were improved by then, 0 with ``shard``.
+    ``improved_count``: number of layers that were improved by then, 0 with ``shard``.
     """
 
     key: str
     name: str | None
     improved: dict[str, Operands]
-    known: int
+    improved_count: int
     profile_with: ProfileWith
     shard: Shard | None = None
 
@@ -100,7 +100,7 @@ def answer(task: RoundingTask, order: Order) -> Reply:
         return Reply(None, worker, environment())
     lock, runs = held
     with lock, computing(order.profile_with):
-        if len(runs.improved.operands) != order.known:
+        if len(runs.improved.operands) != order.improved_count:
             return Reply(None, worker, environment())
         for name, operands in order.improved.items():
             runs.improve(name, operands)
@@ -205,12 +205,12 @@ class ClusterRuns:
 
     def _submit(self, index: int, name: str | None, begins: bool = False) -> Any:
         begins = begins or index not in self.places
-        known = 0 if begins else self.sent
+        improved_count = 0 if begins else self.sent
         order = Order(
             f"{self.name}-{index}",
             name,
-            dict(list(self.improved.items())[known:]),
-            known,
+            dict(list(self.improved.items())[improved_count:]),
+            improved_count,
             self.profile_with,
             self.shards[index] if begins else None,
         )

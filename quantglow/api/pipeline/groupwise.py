@@ -116,7 +116,6 @@ def _reporter(
 
     def report() -> Report:
         report = compiled.report
-        assert isinstance(report, Report)
         notes = (*report.notes, *facts["notes"])
         return replace(
             report, **{**facts, "seconds": {**seconds, **report.seconds}, "notes": notes}

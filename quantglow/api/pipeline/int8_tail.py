@@ -1,11 +1,9 @@
 """Int8 for the part of a model behind operators that decide shapes, and the check of all its parts.
 
-The int8 parts are that part and bodies of loops.
-
 Calibration samples run through the float model up to that part in onnxruntime; the arrays that
-arrive are its samples.  A body has the inputs of some trips.  A part stays float where none arrive
-(a profile instead of samples, nothing chosen in any), and where options name operators that it does
-not have.
+arrive are its samples.  The samples of a loop's body are the inputs of some trips.  A part stays
+float where none arrive (a profile instead of samples, nothing chosen in any), and where options
+name operators that it does not have.
 
 Under an accuracy contract the search of accuracy control ends with that part in float.  It becomes
 int8 if the contract still holds for the whole model (``under_contract``), which only
@@ -240,15 +238,14 @@ def check_whole(
     result, head = attempt(check, Verification(), HEAD_ONLY), model.reporter
 
     def report() -> Report:
-        known = head()
-        assert isinstance(known, Report)
-        notes = (*known.notes, *result.notes)
+        head_report = head()
+        notes = (*head_report.notes, *result.notes)
         if model.staged is not None and model.staged.is_int8:
             notes = tuple(note for note in notes if note != NOTHING_QUANTIZED)
         if not result.samples:
-            return replace(known, notes=notes)
+            return replace(head_report, notes=notes)
         return replace(
-            known,
+            head_report,
             notes=notes,
             outputs=result.outputs,
             compared_with=result.compared_with,

@@ -218,13 +218,13 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
         floats = compiler.compile(calibrated.float_graph, skip_branches=False)
         integers = [n for n in layers if n.precision != "float"]
         speeds = layer_speeds(integers, time_calls(floats, feeds), time_calls(build(()), feeds))
-        kept = SpeedSearch(
+        float_layers = SpeedSearch(
             lambda names: build(names).executable,
             lambda one, other: time_ratio(one, other, feeds),
             deadline=prepared.deadline.halfway,
         ).run(slower(speeds), [speed.name for speed in speeds])
-    config = _excluding(prepared.config, kept)
-    return replace(prepared, config=config, speeds=with_float(speeds, kept))
+    config = _excluding(prepared.config, float_layers)
+    return replace(prepared, config=config, speeds=with_float(speeds, float_layers))
 
 
 def time_layers(

@@ -27,9 +27,9 @@ from quantglow.support.errors import OptionError, QuantglowError, UnsupportedOpE
 from quantglow.support.options import (
     ANY,
     NUMBER,
+    OBJECT,
     POSITIVE,
     SWITCH,
-    OptionKind,
     Options,
     choice_among,
     option,
@@ -64,10 +64,6 @@ class AccuracyContract:
         return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
 
 
-METRIC = OptionKind(lambda name, value: value, None)
-"""A function of a model; ``AccuracyContract`` checks it."""
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckOptions(Options):
     """Measurements of the int8 model, and the accuracy that it must keep."""
@@ -100,7 +96,7 @@ class CheckOptions(Options):
         'of ``max_drop``: "absolute", or "relative" to the float model\'s figure',
     )
     validation_fn: Callable[..., float] | None = option(
-        None, METRIC, "a compiled model -> its figure for ``max_drop``, better when larger"
+        None, OBJECT, "a compiled model -> its figure for ``max_drop``, better when larger"
     )
     max_minutes: float | None = option(
         None,
@@ -231,8 +227,8 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
 
     None for samples that do not fit: the profiler, which comes next, says why.
     """
-    if (known := profile_in(data)) is not None:
-        return next(iter(known.main_cases), None), data
+    if (recorded := profile_in(data)) is not None:
+        return next(iter(recorded.main_cases), None), data
     feeds, data = first_feeds(data, family.signature)
     return None if feeds is None else family.case_for(feeds), data
 

@@ -67,7 +67,7 @@ class Samples:
     family: Family
     subset_size: int = sys.maxsize
     holds_out: bool = False
-    kept: list[Feeds] = field(default_factory=list)
+    first: list[Feeds] = field(default_factory=list)
     drawn: Reservoir | None = None
     seed: int = 0
     recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE * MOST))
@@ -78,8 +78,8 @@ class Samples:
 
     def __iter__(self) -> Iterator[Located]:
         for feeds in self._split() if self.holds_out else self._read():
-            if len(self.kept) < MAX_SAMPLES:
-                self.kept.append(feeds)
+            if len(self.first) < MAX_SAMPLES:
+                self.first.append(feeds)
             if self.drawn is None:
                 self.drawn = Reservoir(self._capacity(feeds), self.seed)
             self.drawn.add(feeds)
@@ -133,15 +133,15 @@ class Samples:
             return Case.fitting(feeds, self.family.deciding) == case
 
         drawn = list(filter(fits, self.drawn_samples))
-        kept = list(filter(fits, self.kept))
-        return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept
+        first = list(filter(fits, self.first))
+        return max(first, drawn[:MAX_SAMPLES], key=len), drawn or first
 
     def deciding(self, case: Case, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
         """The samples of a case for the check, and those for all that is decided: where they are
         few, of other shapes, too.
         """
-        kept, data = self.fitting(case)
-        return kept, data if len(data) >= ENOUGH else [*data, *self.elsewhere(case, graph)]
+        first, data = self.fitting(case)
+        return first, data if len(data) >= ENOUGH else [*data, *self.elsewhere(case, graph)]
 
     def elsewhere(self, case: Case, graph: Graph) -> list[Feeds]:
         """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs
@@ -165,7 +165,7 @@ class Samples:
     @property
     def drawn_samples(self) -> list[Feeds]:
         """The samples that are kept for accuracy recovery."""
-        return self.drawn.kept if self.drawn else []
+        return self.drawn.samples if self.drawn else []
 
 
 @dataclass
@@ -215,8 +215,8 @@ class HeldOut:
         """All but the ``room`` samples with the lowest digests, in the order of the data."""
         if len(self.waiting) <= room:
             return
-        kept = set(sorted(self.waiting)[:room])
-        for copies in [self.waiting.pop(d) for d in list(self.waiting) if d not in kept]:
+        lowest = set(sorted(self.waiting)[:room])
+        for copies in [self.waiting.pop(d) for d in list(self.waiting) if d not in lowest]:
             yield from copies
 
 

@@ -199,7 +199,7 @@ class _Layout:
     def _pointer(self, pointer: View | Array, trips: Dim = 1) -> Pointer:
         if not isinstance(pointer, View):
             extent = PointerExtent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
-            return Pointer(MemoryRegion.CONSTANT, self._kept(pointer), extent=extent)
+            return Pointer(MemoryRegion.CONSTANT, self._add_constant(pointer), extent=extent)
         return replace(self._place(pointer), extent=self._extent(pointer, trips))
 
     def _extent(self, view: View, trips: Dim) -> PointerExtent:
@@ -224,13 +224,13 @@ class _Layout:
         if buffer.value is None:
             return replace(self._ends[buffer], offset_bytes=pointer.offset_bytes)
         if buffer not in self._constant_of:
-            self._constant_of[buffer] = self._kept(buffer.value)
+            self._constant_of[buffer] = self._add_constant(buffer.value)
         return Pointer(MemoryRegion.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
 
     def _in_arena(self, view: View) -> Pointer:
         return Pointer(MemoryRegion.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
 
-    def _kept(self, array: Array) -> int:
+    def _add_constant(self, array: Array) -> int:
         self.constants.append(self.hold(array))
         return len(self.constants) - 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
@@ -15,9 +16,11 @@ from quantglow.ir.ops.indexing import Gather, Scatter
 from quantglow.ir.program.program import Compute, Instruction, View
 from quantglow.ir.symbolic.size import Dim, Shape
 from quantglow.memory.planner import OrderedPlan
-from quantglow.memory.unwritten import Blocks
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
+
+if TYPE_CHECKING:
+    from quantglow.memory.unwritten import Blocks
 
 CALL_WORK = 1000.0
 """Work in the time (some 4 nanoseconds) that a call takes besides its own."""

@@ -199,6 +199,8 @@ class QuantizerComparison(HasView):
 def of_one_mechanism(rows: Sequence[QuantizerFigures]) -> list[QuantizerFigures]:
     """The rows with the figures of their outputs; logits count where all that ran have them."""
     ran = [outputs for row in rows for outputs in (row.outputs, row.exact_outputs) if outputs]
-    known = (outputs for outputs in zip(*ran, strict=True))
-    positions = {p for p, all_of in enumerate(known) if None not in [o.logits_db for o in all_of]}
+    by_output = (outputs for outputs in zip(*ran, strict=True))
+    positions = {
+        p for p, all_of in enumerate(by_output) if None not in [o.logits_db for o in all_of]
+    }
     return [row.measured(positions) if row.outputs else row for row in rows]

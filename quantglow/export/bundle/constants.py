@@ -179,16 +179,16 @@ class Weights(Concise):
 def weight_blocks(programs: Sequence[EmittedProgram], placement: Placement) -> list[Weights]:
     """The weights of each program: one block for all, which has equal constants once."""
     slack_nbytes = max(program.target.isa.slack_nbytes for program in programs)
-    known: dict[bytes, int] = {}
+    numbers: dict[bytes, int] = {}
     constants: list[Array] = []
     positions: list[tuple[int, ...]] = []
     for program in programs:
         blocks = []
         for constant in program.constants:
             key = hashlib.sha256(np.ascontiguousarray(constant).tobytes()).digest()
-            if known.setdefault(key, len(constants)) == len(constants):
+            if numbers.setdefault(key, len(constants)) == len(constants):
                 constants.append(constant)
-            blocks.append(known[key])
+            blocks.append(numbers[key])
         positions.append(tuple(blocks))
     return [Weights(tuple(constants), placement, slack_nbytes, blocks) for blocks in positions]
 

@@ -241,8 +241,8 @@ def needed_functions(undefined: Iterable[str], is_integer: bool) -> Needs:
     compiler = tuple(name for name in names if name.startswith(COMPILERS_OWN))
     libm = tuple(name for name in names if name in LIBM)
     system = tuple(name for name in names if name in SYSTEM)
-    known = {*system, *compiler, *(() if is_integer else libm)}
-    if unknown := [name for name in names if name not in known]:
+    provided = {*system, *compiler, *(() if is_integer else libm)}
+    if unknown := [name for name in names if name not in provided]:
         raise BackendError(
             f"the code of the model would call {', '.join(unknown)}, which a program need not have."
             " Remedy: another target; it is an error of quantglow."

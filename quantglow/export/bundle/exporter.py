@@ -24,8 +24,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Dequantize, Quantize
 from quantglow.ir.ops.external import External
 from quantglow.memory.planning import plan_program
-from quantglow.memory.plans import PlannedProgram
-from quantglow.memory.schedule import FAST, MEMORY, SCHEDULES
+from quantglow.memory.plans import FAST, MEMORY, SCHEDULES, PlannedProgram
 from quantglow.memory.unwritten import unwritten_blocks
 from quantglow.quantization.converter import with_integer_inputs, with_integer_outputs
 from quantglow.support.arguments import choice, flag, instance, integer

@@ -1,12 +1,12 @@
-"""Sizes and symbols in the tables of objects: ELF, Mach-O, COFF and WebAssembly.
+"""Object files: compilation of IR text, sizes and symbols in their tables, stack of functions.
 
-Object files: IR text compiled in a child process, and the stack of each function.
+``object_facts`` reads the tables of ELF, Mach-O, COFF and WebAssembly.  ``object_file`` compiles in
+a child process, because LLVM ends the process where it has no instruction for an operation.
 
-LLVM ends the process where it has no instruction for an operation, hence the child.
-
-``"warn-stack-size"`` reports the bytes of a frame without what scales: processors with vector
-registers of several widths (RISC-V) spill whole registers, whose bytes no compiler knows.  The
-layout of a frame, a remark, lists these spills in units of 64 bits for each 64 bits of a register.
+The stack of a function comes from LLVM's remarks.  ``"warn-stack-size"`` reports the bytes of a
+frame without what scales: processors with vector registers of several widths (RISC-V) spill whole
+registers, whose bytes no compiler knows.  The remark on the layout of a frame lists these spills in
+units of 64 bits for each 64 bits of a register.
 """
 
 from __future__ import annotations

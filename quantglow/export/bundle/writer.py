@@ -1,9 +1,8 @@
 """Writes the files of a bundle: limits, manifest, files that were there before.
 
 A bundle that exceeds its limits of flash and RAM is refused with its figures.  The manifest says as
-JSON what the bundle was made of and what it needs.
-
-A model as a module of WebAssembly, with the ES module that loads it in Node and in browsers.
+JSON what the bundle was made of and what it needs.  For WebAssembly the files include a module of
+the model, and the ES module that loads it in Node and in browsers.
 """
 
 from __future__ import annotations
@@ -226,9 +225,9 @@ def _left_over(
         digests = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
-    for file, known in digests.items():
+    for file, digest in digests.items():
         try:
-            is_own = Path(file).name == file and _hash(_regular(path / file)) == known
+            is_own = Path(file).name == file and _hash(_regular(path / file)) == digest
         except (OSError, ValueError):  # it is not there, no file, or has no name
             continue
         if is_own and file not in new:

@@ -114,7 +114,7 @@ def downgrade(model: bytes) -> Iterator[bytes]:
 
 
 def foreign_nodes(model: bytes) -> list[str]:
-    """The first nodes of a model whose operators ONNX does not define, for a message."""
+    """The first nodes of a model whose operators onnxruntime does not have, for a message."""
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:

@@ -6,7 +6,8 @@ LSTM one node.  An importer notes the node that it imports for every name that i
 graph, derives the origins of what a rule made from those of what it replaced.  A graph that was
 made by hand has no origins; then its own nodes are the user's.
 
-Names of nodes: unique ones for new nodes, and those by which users know values.
+``Names`` gives new nodes unique names, and ``with_aliases`` has the names by which users know
+values.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ImageFolder:
     that are no images, and without Pillow (``quantglow[images]``).
     """
 
-    @options_named()
+    @options_named
     def __init__(
         self, path: str | os.PathLike[str], preprocess: Any, *, labels: bool = False
     ) -> None:

@@ -1,11 +1,9 @@
 """Rules by which operators stay float, each with its reason: ``FLOAT_RULES``, in their order.
 
-A rule maps a draft of the plan to operators and reasons.  First come what the user and accuracy
-control ask for, then what int8 cannot represent, then what it would hurt.  The last rules look at
-the operators that are int8 until then: at divisors, and at groups that are not worth their
-conversions.
-
-Draft of a plan: the facts that decide which operators stay float, and the reasons so far.
+A rule maps a draft of the plan (``PlanDraft``: the facts that decide, and the reasons so far) to
+operators and reasons.  First come what the user and accuracy control ask for, then what int8 cannot
+represent, then what it would hurt.  The last rules look at the operators that are int8 until then:
+at divisors, and at groups that are not worth their conversions.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Quantization parameters of activations, quantized weights, and weights stored as integers.
+"""Quantization parameters: element types of activations in groups, and weights as integers.
 
-``real = scale * (q - zero_point)``, int8, or int16 for a few activations.  Layers whose weights a
-model has as integers keep these, with their scales.
+``real = scale * (q - zero_point)``, int8, or int16 for a few activations.  0 has an integer of its
+own, so that padding and bounds at 0 are exact, as in Jacob et al., 2018, arXiv:1712.05877.
 
-0 has an integer of its own, so that padding and bounds at 0 are exact, as in Jacob et al., 2018,
-arXiv:1712.05877.  Weights have a scale for each output channel, which costs nothing, because it
-leaves the sum (Krishnamoorthi, 2018, arXiv:1806.08342).
+Operators that only move, select or join elements copy integers.  So their operands and results are
+a group of values with one scale and zero point (``parameter_groups``).
 
-Groups of values that share quantization parameters, and the element type of each group.
-
-Operators that only move, select or join elements have one scale and zero point for operands and
-results, so that they copy integers.
+Weights have a scale for each output channel, which costs nothing, because it leaves the sum
+(Krishnamoorthi, 2018, arXiv:1806.08342).  Layers whose weights a model has as integers keep these,
+with their scales.
 """
 
 from __future__ import annotations

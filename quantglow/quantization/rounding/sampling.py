@@ -149,7 +149,7 @@ class Reservoir:
     _count: int = 0
 
     @property
-    def kept(self) -> list[Feeds]:
+    def samples(self) -> list[Feeds]:
         """The samples kept, in the order in which they were added."""
         return [self._samples[index] for index in sorted(self._samples)]
 

@@ -14,7 +14,6 @@ from quantglow.runtime.compiled import (
     DEFAULT_CAPACITY,
     CompiledModel,
     Reporter,
-    ReportLike,
     save_with_code,
 )
 from quantglow.runtime.exports.onnx_models import write
@@ -35,6 +34,7 @@ from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
+    from quantglow.evaluation.report import Report
     from quantglow.profiling import Profile
 
 
@@ -55,7 +55,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
     reporter: Reporter
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """Operators that run elsewhere, and the reasons; for a compiled part also
         ``CompiledModel.report``.
         """
@@ -148,7 +148,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             "one. Remedy: feed the caches in every call, or cut the model before these operators."
         )
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Raise ``OptionError``: there is no compiled part to save."""
         raise OptionError(
@@ -156,7 +156,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             "file, or write it with export_onnx."
         )
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],
@@ -175,7 +175,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
             )
         return self.model
 
-    @options_named()
+    @options_named
     def export_bundle(
         self,
         folder: str | os.PathLike[str],
@@ -217,7 +217,7 @@ class PartlyCompiledModel(FallbackModel):
     staged: StagedTail | None = None
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """The report of both parts; its page draws the first one."""
         report, programs = self.reporter(), self.head.specialisations
         return report if programs.is_empty else report.showing(self.head.graph)
@@ -263,7 +263,7 @@ class PartlyCompiledModel(FallbackModel):
         self.head.warm_up(shapes, specialised=specialised)
         super().warm_up(())
 
-    @options_named()
+    @options_named
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""
@@ -278,7 +278,7 @@ class PartlyCompiledModel(FallbackModel):
             self.head.specialisations,
         )
 
-    @options_named()
+    @options_named
     def export_onnx(
         self,
         path: str | os.PathLike[str],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.ops.loop import Trips
 from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ort.session import Session
-from quantglow.runtime.compiled import ReportLike
 from quantglow.runtime.hybrid.trips import (
     TRIPS,
     NamedArrays,
@@ -37,6 +36,9 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
 from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
+
+if TYPE_CHECKING:
+    from quantglow.evaluation.report import Report
 
 BodyShapes = Mapping[str, FixedShape]
 """Shapes of the inputs of a body."""
@@ -68,7 +70,7 @@ class AnyModel(Protocol):
         """Its programs, or those of its first part."""
 
     @property
-    def report(self) -> ReportLike:
+    def report(self) -> Report:
         """Its report."""
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:

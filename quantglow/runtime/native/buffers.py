@@ -106,7 +106,7 @@ class Constants(Concise):
             shared = _shared.setdefault(key, self._new_copy(octets))
         return shared
 
-    def known(self, digest: bytes) -> Array | None:
+    def find_copy(self, digest: bytes) -> Array | None:
         """The copy of an array with this SHA-256, if a program has one."""
         return _shared.get((digest, self.slack_nbytes))
 

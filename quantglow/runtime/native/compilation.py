@@ -99,20 +99,20 @@ def load(
     with debug.time_stage("compile"):
         symbols = kernel_symbols(emitted)
         functions = as_words(library(emitted.target).find_addresses(symbols))
-        kept = emitted.without_texts()
+        stripped = emitted.without_texts()
         release_freed()
-    table = _build_table(kept, guards)
-    parts = (table, threads, symbols, functions, kept.constants, arenas)
-    return LoadedProgram(*parts, kept, is_checked or debug.verifying())
+    table = _build_table(stripped, guards)
+    parts = (table, threads, symbols, functions, stripped.constants, arenas)
+    return LoadedProgram(*parts, stripped, is_checked or debug.verifying())
 
 
 def kernel_symbols(emitted: EmittedProgram) -> tuple[str, ...]:
     """Names of the code of each row's kernel, compiled and loaded."""
-    kernels, known = [row.kernel for row in emitted.rows], library(emitted.target)
+    kernels, objects = [row.kernel for row in emitted.rows], library(emitted.target)
     if emitted.order is not None:  # texts of programs for all shapes are there already
-        return tuple(known.load_texts(kernel.ir for kernel in kernels))
+        return tuple(objects.load_texts(kernel.ir for kernel in kernels))
     names = call_names([row.step for row in emitted.rows], kernels, emitted.target)
-    return tuple(known.load_calls(names, kernels))
+    return tuple(objects.load_calls(names, kernels))
 
 
 def load_kernels(program: Program, target: Target, check: Check) -> None:

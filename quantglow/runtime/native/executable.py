@@ -263,8 +263,8 @@ class LlvmExecutable(Concise):
     def take_context(self) -> Context:
         """A context that nobody uses."""
         arena = self.loaded.arenas.take(self.arena_nbytes)
-        known = self._idle.pop(id(arena), None)
-        return known or self._new_context(arena)
+        idle = self._idle.pop(id(arena), None)
+        return idle or self._new_context(arena)
 
     def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""

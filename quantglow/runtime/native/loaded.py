@@ -67,21 +67,21 @@ class Arenas:
 class LoadedProgram(Concise):
     """A program in memory.
 
-    table      its rows
-    threads    maximum number of threads of a run
-    symbols    names of the code of each row's kernel
-    functions  their addresses
-    kept       constants, with slack behind them
-    arenas     memory for the values of a run
-    emitted    the program that it was loaded from; None if its table was read
-    is_checked whether its plan is checked at each shape: it comes from a file
+    table            its rows
+    threads          maximum number of threads of a run
+    symbols          names of the code of each row's kernel
+    functions        their addresses
+    constant_arrays  constants, with slack behind them
+    arenas           memory for the values of a run
+    emitted          the program that it was loaded from; None if its table was read
+    is_checked       whether its plan is checked at each shape: it comes from a file
     """
 
     table: ProgramTable
     threads: int
     symbols: tuple[str, ...]
     functions: Array
-    kept: tuple[Array, ...]
+    constant_arrays: tuple[Array, ...]
     arenas: Arenas
     emitted: EmittedProgram | None = None
     is_checked: bool = False
@@ -89,7 +89,7 @@ class LoadedProgram(Concise):
     @cached_property
     def constants(self) -> Array:
         """Addresses of the constants."""
-        return array_addresses(self.kept)
+        return array_addresses(self.constant_arrays)
 
     @cached_property
     def bindings(self) -> Bindings:
@@ -99,8 +99,8 @@ class LoadedProgram(Concise):
         # Only here: a process that reads no program checks none.
         from quantglow.runtime.native.plan_check import PlanCheck
 
-        nbytes = np.array([array.nbytes for array in self.kept], np.int64) - self.slack_nbytes
-        return Bindings(self.table, PlanCheck(self.table, nbytes).checked)
+        sizes = np.array([array.nbytes for array in self.constant_arrays], np.int64)
+        return Bindings(self.table, PlanCheck(self.table, sizes - self.slack_nbytes).checked)
 
     @property
     def slack_nbytes(self) -> int:
@@ -113,9 +113,9 @@ def as_words(addresses: Sequence[int]) -> Array:
     return np.array(addresses, np.uint64).view(np.int64)
 
 
-def array_addresses(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
-    """Addresses of arrays, some of which are ``known`` by ``id``."""
-    addresses = [known.get(id(array)) or aligned_address(array) for array in arrays]
+def array_addresses(arrays: Sequence[Array], by_id: Mapping[int, int] = NO_ADDRESSES) -> Array:
+    """Addresses of arrays; ``by_id`` has some of them, by ``id``."""
+    addresses = [by_id.get(id(array)) or aligned_address(array) for array in arrays]
     return np.array(addresses, np.int64)
 
 

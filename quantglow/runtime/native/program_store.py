@@ -94,7 +94,7 @@ class ProgramStore:
 
     def keep(self, key: str, program: LoadedProgram, facts: object) -> None:
         """Keep a program; one that is too large is left out."""
-        slack, constants = program.table.target.isa.slack_nbytes, program.kept
+        slack, constants = program.table.target.isa.slack_nbytes, program.constant_arrays
         if self.cache.folder is None or debug.verifying():
             return
         if sum(array.nbytes for array in constants) > MOST_SHARE * self.cache.most_nbytes:
@@ -154,9 +154,9 @@ class ProgramStore:
             return None
         allocate = allocator(target)
         constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
-        kept = [self._constant(int(n), at, small, constants) for n, at in head["constants"]]
-        arrays = tuple(array for array in kept if array is not None)
-        if len(arrays) < len(kept):
+        loaded = [self._constant(int(n), at, small, constants) for n, at in head["constants"]]
+        arrays = tuple(array for array in loaded if array is not None)
+        if len(arrays) < len(loaded):
             return None
         functions = as_words(library(target).find_addresses(symbols))
         arenas = Arenas(allocate, growth)
@@ -168,9 +168,8 @@ class ProgramStore:
         """A constant in memory, None where its entry is missing.  Raises ``ValueError``."""
         digest = bytes.fromhex(place) if isinstance(place, str) else None
         if digest is not None:
-            known = constants.known(digest)
-            if known is not None:
-                return known
+            if (shared := constants.find_copy(digest)) is not None:
+                return shared
             entry = self.cache.get(_constant_name(digest.hex()))
             if entry is None:
                 return None

@@ -210,8 +210,8 @@ class Bindings(Concise):
             return np.zeros(1, np.int64), self.table.arena_nbytes
         free = {i: round_up(numbers[i]) for i in self.table.free}
         key = tuple(free.values())
-        if (known := self._plans.get(key)) is not None:
-            return known
+        if (cached := self._plans.get(key)) is not None:
+            return cached
         plan = self._planned(order, [free.get(i, numbers[i]) for i in self.table.buffers])
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()

@@ -20,8 +20,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
-from quantglow.memory.plans import PlanFigures, Planning
-from quantglow.memory.schedule import FAST, SCHEDULES
+from quantglow.memory.plans import FAST, SCHEDULES, PlanFigures, Planning
 from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.program_store import ProgramStore

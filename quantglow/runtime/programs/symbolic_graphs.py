@@ -23,7 +23,7 @@ from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import FileFormatError, QuantglowError
-from quantglow.transforms.lowering.split_batch import batch_size, split_batch
+from quantglow.transforms.split_batch import batch_size, split_batch
 
 Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 """Shapes by input name; a free dimension is the name of its symbol, an identifier."""

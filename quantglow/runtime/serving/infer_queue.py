@@ -100,7 +100,7 @@ class InferQueue(OfOneProcess):
     samples of a batch depend on each other or their number is fixed.
     """
 
-    @options_named()
+    @options_named
     def __init__(
         self,
         model: QueuedModel,

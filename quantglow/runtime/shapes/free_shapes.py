@@ -318,7 +318,7 @@ class FreeShapes(Concise):
         if (served := self._served_shapes(case)) is not None:
             return served
         self.signature.check(case.shape_map, 0 if self.fallback else 1)
-        if self.fallback and (replacement := self.fallback.known(case)) is not None:
+        if self.fallback and (replacement := self.fallback.settled_program(case)) is not None:
             return replacement
         try:
             if (stored := self._stored.program(case)) is not None:

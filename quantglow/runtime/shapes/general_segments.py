@@ -18,10 +18,8 @@ from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import to_expression
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
-from quantglow.memory.planning import plan_program
 from quantglow.memory.plans import PlannedProgram
 from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
-from quantglow.runtime.native.compilation import compile_free_program
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import LoadedProgram
 from quantglow.runtime.programs.build import Compiler, ProgramBackend
@@ -70,6 +68,9 @@ class SegmentedProgram(Concise):
         assert target is not None
         if plan is None:
             return segment.backend.compile(segment.graph, target.name, threads)
+        # Only here, as in ``_plan``: a process that finds its programs on disk makes none.
+        from quantglow.runtime.native.compilation import compile_free_program
+
         planned, order = plan
         return compile_free_program(
             planned.program,
@@ -160,6 +161,8 @@ def program_for_all(
 
 
 def _plan(segment: Segment, compiler: Compiler) -> Planned:
+    from quantglow.memory.planning import plan_program
+
     planned = plan_program(segment.graph, compiler.target, schedule=compiler.schedule)
     return planned, OrderedPlan.of(planned.program, planned.plan)
 

@@ -296,7 +296,7 @@ class Fallback(Protocol):
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
 
-    def known(self, case: Case) -> Served | None:
+    def settled_program(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
 
     def meanwhile(self, case: Case) -> Served:
@@ -338,9 +338,9 @@ class FallbackOnUse:
         """The whole model in onnxruntime, for a case whose program is not ready."""
         return self._fallback.meanwhile(case) if self.exact is None else self.exact(case)
 
-    def known(self, case: Case) -> Served | None:
+    def settled_program(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
-        return None if self._begun is None else self._begun.known(case)
+        return None if self._begun is None else self._begun.settled_program(case)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""

@@ -4,7 +4,8 @@ At one shape a part is a Constant itself, and ``fold_constants`` computes with i
 is free, ``fold_parts_of_constants`` puts the whole Constant in its place, and cuts the result: a
 position table is looked up and added up once, whatever length a sentence has.
 
-Helpers of the passes that compute with Constants.
+The functions behind these two read Constants for other passes: scalars, biases, weights, values by
+channel.
 """
 
 from __future__ import annotations

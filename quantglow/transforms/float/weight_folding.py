@@ -231,12 +231,8 @@ def fold_pad(node: Node, uses: Uses) -> Node | None:
         case Conv(x=Pad() as pad):
             return _pad_weights(node, pad) if _spatial(pad) else decline(node, NOT_SPATIAL)
         case AveragePool(x=Pad() as pad):
-            if (
-                node.ceil_mode
-                or has_padding(node.pads)
-                or node.out is not None
-                or not _fits(node, pad)
-            ):
+            is_plain = not node.ceil_mode and not has_padding(node.pads) and node.out is None
+            if not is_plain or not _fits(node, pad):
                 return decline(node, "its own padding would be another")
             return _pad_weights(replace(node, count_include_pad=True), pad)
         case MaxPool(x=Pad() as pad) if _fits(node, pad) and _neutral_for_max(pad):

@@ -1,12 +1,10 @@
-"""Lowering of reductions, Gather, Scatter and TopK to operators on the middle axis.
+"""Lowering of operators along one axis: reductions, Gather, Scatter, TopK, antialiased resizing.
 
 A reduction works on the middle axis of [outer, reduced, inner], Gather on that of [outer, rows,
 inner]; Scatter and TopK work on rows.
 
-Lowering of antialiased resizing to products with its weights.
-
-Each result reads a band of pixels only, so the results of an axis are computed in blocks, each from
-the pixels that it reads.
+Antialiased resizing becomes products with its weights.  Each result reads a band of pixels only, so
+the results of an axis are computed in blocks, each from the pixels that it reads.
 """
 
 from __future__ import annotations

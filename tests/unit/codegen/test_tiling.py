@@ -78,7 +78,7 @@ def test_kept_columns_are_those_that_the_next_block_reads_again(
 ) -> None:
     taps = ColumnTaps(tuple(tap * dilation for tap in range(count)), step)
     following = {column + columns * step for column in taps.read(columns)}
-    assert taps.kept(columns) == sorted(taps.read(columns) & following)
+    assert taps.shared(columns) == sorted(taps.read(columns) & following)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from quantglow.ort.kernel_guards import (
     has_operator,
     operator_types,
 )
-from quantglow.ort.session import Session
+from quantglow.ort.session import Session, open_session
 from quantglow.support.arrays import Array
+from quantglow.support.errors import FallbackError
 from quantglow.support.processes.isolation import ChildDied, IsolationError, call_isolated
 from tests.unit.ort.test_shape_guards import CASES, model_of, wrong_ranks
 
@@ -72,14 +73,33 @@ def test_a_model_cut_short_may_have_every_operator() -> None:
     assert operator_types(content[:-3]) is None and has_operator(content[:-3], {"Loop"})
 
 
+WITH_BODIES = {
+    schema.name
+    for schema in onnx.defs.get_all_schemas()
+    if any(attribute.type.name == "GRAPH" for attribute in schema.attributes.values())
+}
+"""Operators that have subgraphs."""
+
+FLEX_ATTENTION = """
+<ir_version: 11, opset_import: ["": 24, "ai.onnx.preview": 1]>
+g (float[1,1,2,2] x) => (float[1,1,2,2] y) {
+    y = ai.onnx.preview.FlexAttention <
+        score_mod = m (float[1,1,2,2] s) => (float[1,1,2,2] t) { t = Neg (s) }
+    > (x, x, x)
+}
+"""
+
+
 def test_results_get_names_where_the_table_says_so() -> None:
     named = {op_type for op_type, guard in KERNEL_GUARDS.items() if guard.names_results}
-    with_bodies = {
-        schema.name
-        for schema in onnx.defs.get_all_schemas()
-        if any(attribute.type.name == "GRAPH" for attribute in schema.attributes.values())
-    }
-    assert named >= NAMED_RESULTS and named - NAMED_RESULTS <= with_bodies
+    assert named >= NAMED_RESULTS and named - NAMED_RESULTS <= WITH_BODIES
+
+
+def test_onnxruntime_refuses_operators_with_bodies_that_have_no_guard() -> None:
+    """One that begins to run them needs a look at its kernel."""
+    assert WITH_BODIES - KERNEL_GUARDS.keys() == {"FlexAttention"}
+    with pytest.raises(FallbackError, match="not a registered function"):
+        open_session(onnx.parser.parse_model(FLEX_ATTENTION).SerializeToString())
 
 
 def run_unguarded(arrays: list[Array], *, case: str) -> list[Array]:

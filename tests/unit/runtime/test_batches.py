@@ -23,7 +23,7 @@ from quantglow.runtime.native import executable as executables
 from quantglow.runtime.native.compilation import compile_program
 from quantglow.runtime.native.sequences import BatchedExecutable
 from quantglow.support.arrays import Array
-from quantglow.transforms.lowering.split_batch import split_batch
+from quantglow.transforms.split_batch import split_batch
 from tests.support.free_network import image, wide_model
 from tests.support.harsh import harsh
 

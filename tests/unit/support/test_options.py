@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 
 import quantglow as qg
+from quantglow.api.bisect import BisectArguments
+from quantglow.api.compare import CompareArguments
 from quantglow.api.compile import CompileArguments
+from quantglow.api.diagnose import DiagnoseArguments
+from quantglow.api.import_model import ImportArguments
 from quantglow.api.load import LoadArguments
 from quantglow.api.pipeline.request import QuantizationArguments, QuantizationRequest
+from quantglow.api.profile import ProfileArguments
 from quantglow.cli.arguments import option_flags, option_values
 from quantglow.cli.flags import file_words
 from quantglow.quantization.options import QuantizationConfig
@@ -25,6 +30,7 @@ from quantglow.support.options import (
     document,
     option,
     options_table,
+    own_flags,
     select_options,
     takes_options,
 )
@@ -62,6 +68,22 @@ def test_the_signature_has_it() -> None:
     parameter = inspect.signature(quantize_loudly).parameters["loudness"]
     assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, 3)
     assert inspect.signature(quantize_loudly).return_annotation == "tuple[Any, int]"
+
+
+def test_functions_take_what_they_took_by_position() -> None:
+    def shown(function: Any) -> str:
+        positions = [
+            each.replace(annotation=inspect.Parameter.empty)
+            for each in inspect.signature(function).parameters.values()
+            if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        return ", ".join(map(str, positions))
+
+    assert shown(qg.import_model) == "model, input_shapes=None"
+    assert shown(qg.profile) == "model, calibration_data"
+    assert shown(qg.diagnose) == "model, calibration_data, config=None"
+    assert shown(qg.compare) == "model, calibration_data"
+    assert shown(qg.bisect) == "model, data"
 
 
 def test_the_docstrings_have_it() -> None:
@@ -120,16 +142,35 @@ def test_recipes_have_the_fields_of_the_configuration() -> None:
     assert LoudConfig(**tomllib.loads("loudness = 2")).loudness == 2
 
 
-@pytest.mark.parametrize("kind", [QuantizationArguments, CompileArguments, LoadArguments])
+ARGUMENTS = [
+    QuantizationArguments,
+    CompileArguments,
+    LoadArguments,
+    ImportArguments,
+    ProfileArguments,
+    DiagnoseArguments,
+    CompareArguments,
+    BisectArguments,
+]
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
 def test_every_argument_is_declared(kind: type[Options]) -> None:
     assert [each.name for each in fields(kind)] == list(declarations(kind))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [QuantizationArguments, CompileArguments, LoadArguments])
+@pytest.mark.parametrize("kind", ARGUMENTS)
 def test_help_is_a_sentence_about_a_thing(kind: type[Options]) -> None:
     """No line of a table is wider than a docstring, and no help ends in a full stop."""
     assert all(len(line) <= 100 for line in options_table(kind).splitlines())
     assert [n for n, d in declarations(kind).items() if not d.help or d.help.endswith(".")] == []
+
+
+def test_flags_of_a_function_are_those_that_its_class_declares() -> None:
+    assert own_flags(LoudConfig) == ("loudness",)
+    assert own_flags(LoudArguments) == ()
+    assert own_flags(CompareArguments) == ("quantizers", "seconds", "peer_minutes")
+    assert "client" not in own_flags(ProfileArguments)
 
 
 def test_a_request_has_the_options_of_the_call() -> None:

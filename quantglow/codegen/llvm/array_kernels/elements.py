@@ -1,6 +1,6 @@
 """Element-wise array kernels: functions, rounding to steps, rounding errors, sums of squares.
 
-Vectors, indices and ranges of all array kernels.
+``Vectors``, ``indices`` and ``smaller`` serve all array kernels.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def rounding_errors(target: Target) -> str:
             )
             store(b, FLOAT, piece, error, b.at(grid_errors, at))
             # Lanes beyond the end hold 0, and so do their errors.
-            known = b.load(wide, total, align=8)
-            b.store(wide, b.op("fadd", wide, known, _square(vectors, error)), total, align=8)
+            earlier = b.load(wide, total, align=8)
+            b.store(wide, b.op("fadd", wide, earlier, _square(vectors, error)), total, align=8)
 
         vectors.each("0", size, measure)
     return b.finish()
@@ -226,8 +226,8 @@ def energies(target: Target) -> str:
             squares, sums = b.end_while(loop, [squares, b.op("fadd", wide, sums, longer)])
             for place, terms in enumerate((squares, b.op("fmul", wide, sums, sums))):
                 entry = b.at(total, place * 2 * vectors.nbytes)
-                known = b.load(wide, entry, align=8)
-                b.store(wide, b.op("fadd", wide, known, terms), entry, align=8)
+                earlier = b.load(wide, entry, align=8)
+                b.store(wide, b.op("fadd", wide, earlier, terms), entry, align=8)
 
         vectors.each("0", columns, add)
     return b.finish()

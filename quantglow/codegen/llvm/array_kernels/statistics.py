@@ -78,8 +78,8 @@ def reaches(target: Target) -> str:
             at = b.mul(column, FLOAT_NBYTES)
             value = load(b, I32, piece, b.at(start, at))
             value = b.op("and", whole, value, splat(whole, str(MAGNITUDE)))
-            known = load(b, I32, piece, b.at(result, at))
-            larger = b.select(whole, b.compare("sgt", whole, value, known), value, known)
+            earlier = load(b, I32, piece, b.at(result, at))
+            larger = b.select(whole, b.compare("sgt", whole, value, earlier), value, earlier)
             store(b, I32, piece, larger, b.at(result, at))
 
         vectors.each("0", columns, widen)

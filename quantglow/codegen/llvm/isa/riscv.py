@@ -150,9 +150,9 @@ class RiscVScalars(Portable):
 
     def keep(self, b: Builder, kind: Type, value: Value) -> Value:
         """An identity that LLVM cannot look through, lane by lane."""
-        return self._each(b, kind, value, self._kept, I32)
+        return self._each(b, kind, value, self._keep_element, I32)
 
-    def _kept(self, b: Builder, value: Value) -> Value:
+    def _keep_element(self, b: Builder, value: Value) -> Value:
         return b.in_register(value, "r")
 
     def dot_product(self, x: DType, core: Core) -> DotProduct:

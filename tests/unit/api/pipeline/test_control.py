@@ -37,9 +37,7 @@ def better(plain: Any) -> Any:
 @pytest.fixture(scope="module")
 def report() -> Report:
     """The report under a contract without any drop."""
-    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
-    assert isinstance(compiled, Report)
-    return compiled
+    return qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
 
 
 def figure(compiled: Any) -> float:

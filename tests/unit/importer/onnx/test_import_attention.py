@@ -9,6 +9,8 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx.reference
 import onnxruntime
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 Array = np.ndarray
-MICROSOFT = "com.microsoft"
+MICROSOFT, PREVIEW = "com.microsoft", "ai.onnx.preview"
 TOLERANCE = 2e-5
 HIDDEN_TOLERANCE = 4e-3
 """Tolerance of rows that see no key: their scores are near -10000, in steps of 2**-10, and
@@ -395,3 +397,56 @@ def test_gelus(op: str) -> None:
     operands: dict[str, Array | None] = {"x": 3 * floats(2, 3, 8)}
     operands |= {"bias": floats(8)} if op in ("BiasGelu", "FastGelu") else {}
     assert_agrees(op, operands)
+
+
+def flex_attention(heads: int = 4, **modifiers: str) -> onnx.ModelProto:
+    """FlexAttention of 4 heads of queries; modifiers are bodies over ``s``."""
+    graphs = {
+        name: onnx.parser.parse_graph(
+            f"{name} (float[A,B,C,D] s) => (float[A,B,C,D] t) {{ {body} }}"
+        )
+        for name, body in modifiers.items()
+    }
+    shapes = {"q": [2, 4, 5, 8], "k": [2, heads, 6, 8], "v": [2, heads, 6, 3]}
+    kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4, 5, 3])
+    node = helper.make_node("FlexAttention", shapes, ["y"], domain=PREVIEW, **graphs)
+    graph = helper.make_graph([node], "g", kinds, [y])
+    stamps = [helper.make_opsetid("", 24), helper.make_opsetid(PREVIEW, 1)]
+    return helper.make_model(graph, opset_imports=stamps, ir_version=11)
+
+
+MODIFIERS: list[dict[str, str]] = [
+    {},
+    {"score_mod": "t = Tanh (s)"},
+    {"prob_mod": "two = Constant <value_float = 2.0> () t = Mul (s, two)"},
+    {"score_mod": "t = Neg (s)", "prob_mod": "u = Sqrt (s) t = Mul (u, s)"},
+]
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("modifiers", MODIFIERS, ids=str)
+def test_flexible_attention_is_that_of_the_reference(heads: int, modifiers: dict[str, str]) -> None:
+    """onnxruntime does not have it."""
+    model = flex_attention(heads, **modifiers)
+    arrays = {"q": floats(2, 4, 5, 8), "k": floats(2, heads, 6, 8), "v": floats(2, heads, 6, 3)}
+    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, arrays)
+    compiled = qg.compile(model, num_threads=1)
+    assert isinstance(compiled, CompiledModel) and not compiled.report.fallback
+    np.testing.assert_allclose(compiled.run(None, arrays)[0], expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        flex_attention(3),
+        flex_attention(score_mod="t = ReduceSum <keepdims = 0> (s)"),
+        flex_attention(score_mod="t, u = Split <axis = 3, num_outputs = 2> (s)"),
+    ],
+)
+def test_flexible_attention_that_makes_no_sense_is_an_error(model: onnx.ModelProto) -> None:
+    with pytest.raises(qg.UnsupportedOpError, match=r"FlexAttention"):
+        qg.import_model(model, fallback=False)
+    with pytest.raises(qg.QuantglowError, match=r"FlexAttention") as caught:
+        qg.compile(model, num_threads=1)
+    assert "Remedy: " in str(caught.value)

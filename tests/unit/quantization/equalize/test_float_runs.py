@@ -180,6 +180,6 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     profile(family, samples, progress=False, run=samples.run)
     runs = samples.take_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
-    runs.collect(samples.kept, CollectedValues(graph))
+    runs.collect(samples.first, CollectedValues(graph))
     assert len(calls) == 3
     assert samples.take_runs(graph) is None

@@ -27,7 +27,7 @@ from quantglow.quantization.search.fake_quantization import relative_noise
 from quantglow.quantization.search.levers import prepare
 from quantglow.quantization.search.trials import Candidate
 from quantglow.support.arrays import Array
-from quantglow.transforms.lowering.split_batch import split_batch
+from quantglow.transforms.split_batch import split_batch
 from tests.support.effort import moderate
 from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import conv, graph_of

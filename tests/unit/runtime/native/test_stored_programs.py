@@ -91,7 +91,7 @@ def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     again = qg.load(saved, num_threads=1)
     results = [again.run(None, {"x": image(shape)})[0].tobytes() for shape in shapes]
     assert (results, planned) == (before, [])
-    ours = [served.shapes for served in again.report.programs]  # type: ignore[attr-defined]
+    ours = [served.shapes for served in again.report.programs]
     assert "x [1, 3, 1, 1]" in ours
 
 
@@ -122,7 +122,7 @@ def test_the_report_of_a_program_that_was_read_is_that_of_a_compiled_one(
     first = qg.compile(small_model(), num_threads=1)
     planned.clear()
     second = qg.compile(small_model(), num_threads=1)
-    assert second.report.memory == first.report.memory  # type: ignore[attr-defined]
+    assert second.report.memory == first.report.memory
     assert not planned
     assert str(second.build.programs[0].program) == str(first.build.programs[0].program)
 

@@ -15,8 +15,8 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Concat, Conv
 from quantglow.transforms.lowering import lower
-from quantglow.transforms.lowering.split_batch import split_batch
 from quantglow.transforms.lowering.trimming import MOST_PIECES, result_ranges, split_by_padding
+from quantglow.transforms.split_batch import split_batch
 from tests.generators.quantized_graphs.convolutions import Case, floats, integers
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values

@@ -43,15 +43,14 @@ INVERSES = bytes(round(2**15 / (64.5 + i)) - 256 for i in range(64))
 """2^8 / y - 2^8 for y from 1/2 to 1 in 64 steps."""
 
 
+Arm = tuple[str, Word, Word]
+"""A block that a sum comes from, twice the sum's mantissa, and the exponent below its sign."""
+
+
 def add() -> str:
     """``__aeabi_fadd``"""
     c = RoutineBuilder("__aeabi_fadd")
-    x, y = c.word("%x"), c.word("%y")
-    c.branch((x << 1).is_("ult", y << 1), "exchanged", "sorted")
-    c.label("exchanged")
-    c.jump("sorted")
-    c.label("sorted")
-    a, b = c.phi(("entry", x), ("exchanged", y)), c.phi(("entry", y), ("exchanged", x))
+    a, b = larger_first(c)
     exponent, second = (a << 1) >> 24, (b << 1) >> 24
     c.unless(exponent.is_("ugt", MOST), "rare")
     c.unless(second.is_("eq", 0), "rare")
@@ -62,6 +61,48 @@ def add() -> str:
     moved = n >> by
     field = a >> 23
     c.branch((a ^ b).is_("slt", 0), "differ", "agree")
+    sums = add_magnitudes(c, m, moved, exponent, field)
+    differences = subtract_magnitudes(c, m, moved, exponent, field)
+    c.label("under")
+    beneath, place = join(c, differences)
+    # The bits shifted out make a half less than one, and leave a whole number as it is.
+    c.branch((moved << by).is_("eq", n), "even", "cut")
+    c.label("cut")
+    cut = beneath - 1
+    c.jump("round")
+    c.label("tie")
+    value, at = join(c, sums)
+    c.branch((moved << by).is_("eq", n), "even", "round")
+    c.label("even")
+    even, even_at = join(c, [("tie", value, at), ("under", beneath, place)])
+    lowered = even + ((even >> 1) & 1) - 1
+    c.jump("round")
+    c.label("round")
+    inexact = [("tie", value, at), ("cut", cut, place), ("even", lowered, even_at)]
+    q, at = join(c, [*sums, *differences, *inexact])
+    c.give(((q + 1) >> 1) + (at << 23))
+    c.label("first")
+    c.give(a)
+    c.label("rare")
+    c.give(c.call("add_rare", a, b))
+    return c.text(("x", "y"))
+
+
+def larger_first(c: RoutineBuilder) -> tuple[Word, Word]:
+    """The two operands, the one of the larger magnitude first."""
+    x, y = c.word("%x"), c.word("%y")
+    c.branch((x << 1).is_("ult", y << 1), "exchanged", "sorted")
+    c.label("exchanged")
+    c.jump("sorted")
+    c.label("sorted")
+    return c.phi(("entry", x), ("exchanged", y)), c.phi(("entry", y), ("exchanged", x))
+
+
+def add_magnitudes(
+    c: RoutineBuilder, m: Word, moved: Word, exponent: Word, field: Word
+) -> list[Arm]:
+    """Sums of operands of one sign, in blocks that go on to "round", or to "tie" if the bits below
+    a half are 0."""
     c.label("agree")
     total = m + moved
     c.branch(total.is_("slt", 0), "carried", "near")
@@ -73,11 +114,18 @@ def add() -> str:
     c.label("near")
     narrow, same = total >> 6, field - 1
     c.branch((total << 26).is_("eq", 0), "tie", "round", likely=False)
+    return [(carried, wide, more), ("near", narrow, same)]
+
+
+def subtract_magnitudes(
+    c: RoutineBuilder, m: Word, moved: Word, exponent: Word, field: Word
+) -> list[Arm]:
+    """The same of two signs; where the bits below a half are 0, they go on to "under"."""
     c.label("differ")
     left = m - moved
     c.branch((left << 1).is_("slt", 0), "whole", "shorter")
     c.label("whole")
-    whole, kept = left >> 6, field - 1
+    whole, same = left >> 6, field - 1
     c.branch((left << 26).is_("eq", 0), "under", "round", likely=False)
     c.label("shorter")
     c.unless(exponent.is_("ult", 2), "rare")
@@ -88,34 +136,13 @@ def add() -> str:
     c.label("short")
     # Exact: the operands are at most one exponent apart.
     c.give(c.call("shortened", left, field))
-    c.label("under")
-    beneath = c.phi(("whole", whole), ("half", halved))
-    place = c.phi(("whole", kept), ("half", lower))
-    # The bits shifted out make a half less than one, and leave a whole number as it is.
-    c.branch((moved << by).is_("eq", n), "even", "cut")
-    c.label("cut")
-    cut = beneath - 1
-    c.jump("round")
-    c.label("tie")
-    value = c.phi((carried, wide), ("near", narrow))
-    at = c.phi((carried, more), ("near", same))
-    c.branch((moved << by).is_("eq", n), "even", "round")
-    c.label("even")
-    value2 = c.phi(("tie", value), ("under", beneath))
-    at2 = c.phi(("tie", at), ("under", place))
-    lowered = value2 + ((value2 >> 1) & 1) - 1
-    c.jump("round")
-    c.label("round")
-    q = c.phi((carried, wide), ("near", narrow), ("whole", whole), ("half", halved),
-              ("tie", value), ("cut", cut), ("even", lowered))  # fmt: skip
-    at = c.phi((carried, more), ("near", same), ("whole", kept), ("half", lower),
-               ("tie", at), ("cut", place), ("even", at2))  # fmt: skip
-    c.give(((q + 1) >> 1) + (at << 23))
-    c.label("first")
-    c.give(a)
-    c.label("rare")
-    c.give(c.call("add_rare", a, b))
-    return c.text(("x", "y"))
+    return [("whole", whole, same), ("half", halved, lower)]
+
+
+def join(c: RoutineBuilder, arms: Sequence[Arm]) -> tuple[Word, Word]:
+    """Mantissa and exponent where blocks meet."""
+    mantissas = c.phi(*((block, mantissa) for block, mantissa, _ in arms))
+    return mantissas, c.phi(*((block, exponent) for block, _, exponent in arms))
 
 
 def subtract() -> str:

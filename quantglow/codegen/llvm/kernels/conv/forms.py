@@ -250,8 +250,8 @@ def _form_name(kernel: FloatDepthwise) -> str:
 def _integer_cycles(kernel: IntegerDepthwise) -> float:
     """Cycles of an image: dot products, interleaving, and the ends of sums."""
     rows, blocks = kernel.rows, kernel.blocks
-    read, kept = len(kernel.taps.read(blocks.columns)), len(kernel.taps.kept(blocks.columns))
-    interleaved = (read - kept if blocks.carry else read) * len(rows.stacks)
+    read, shared = len(kernel.taps.read(blocks.columns)), len(kernel.taps.shared(blocks.columns))
+    interleaved = (read - shared if blocks.carry else read) * len(rows.stacks)
     dots = kernel.pairs * len(kernel.column_taps) * blocks.columns
     ends = rows.outputs * blocks.columns * kernel.target.core.finish_cycles(1)
     # A stack is loaded once for all vectors, or for each pass.

@@ -95,7 +95,7 @@ class RowsConvKernel(StreamedConvKernel):
         window = self._window(places[0])
 
         def tile(panel: Panel, places: list[Value]) -> None:
-            totals = self._kept(window, self.load_weights(panel))
+            totals = self._multiply_window(window, self.load_weights(panel))
             self.finish(panel, places, self._with_bias(panel, totals))
 
         return self.load_panels(constants, places, tile)
@@ -141,7 +141,7 @@ class RowsConvKernel(StreamedConvKernel):
         """Sums before the first product."""
         return [integer(0)] * self.dot.lanes
 
-    def _kept(self, window: list[Value], w: Value) -> list[Value]:
+    def _multiply_window(self, window: list[Value], w: Value) -> list[Value]:
         """The products of a window in registers."""
         totals = self.nothing
         for index, row in enumerate(window):

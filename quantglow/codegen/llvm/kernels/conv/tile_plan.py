@@ -1,16 +1,13 @@
-"""The plan of a convolution on matrix registers: no code, but sizes, order and packed weights.
-
-A panel has up to four vectors of channels, whose results are stored together.  A group of pixels
-is summed in *passes*, each over some vectors of the panel.  Packed weights lie in the order of
-passes.
-
-Blocks of pixels and vectors of channels that share matrix registers in a convolution.
+"""Plan of a convolution on matrix registers: sizes, order and packed weights, without code.
 
 Four registers hold sums: ``blocks`` blocks of pixels by ``vectors`` vectors of channels.  A *group*
-is the pixels of those blocks; a panel of channels takes as many passes over a group as it has
-vectors.  All blocks of a kernel have the same number of positions, so registers are configured
-once: the last block of a group that has fewer pixels is moved back, and the results that another
-block has are left out.
+is the pixels of those blocks.  A panel has up to four vectors of channels, whose results are stored
+together.  A group is summed in *passes*, each over as many vectors of the panel as the registers
+hold, and packed weights lie in the order of passes.
+
+All blocks of a kernel have the same number of positions, so registers are configured once: the last
+block of a group that has fewer pixels is moved back, and the results that another block has are
+left out.
 """
 
 from __future__ import annotations
@@ -420,12 +417,10 @@ class TileBlocks:
             blocks.append(self._block(0, first, start - first))
         return tuple(blocks)
 
-    def _block(self, row: int, first: int, known: int) -> TileBlock:
-        """One block; its first ``known`` results are those of another one."""
-        places = range(first, first + self.positions)
-        pixels = [
-            None if index < known else self._pixel(row, place) for index, place in enumerate(places)
-        ]
+    def _block(self, row: int, first: int, repeated: int) -> TileBlock:
+        """One block; its first ``repeated`` results are those of another one."""
+        places = range(first + repeated, first + self.positions)
+        pixels = [*[None] * repeated, *(self._pixel(row, place) for place in places)]
         return TileBlock(row, first, tuple(pixels))
 
     def _pixel(self, row: int, place: int) -> Pixel | None:

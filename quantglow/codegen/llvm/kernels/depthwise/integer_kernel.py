@@ -192,24 +192,25 @@ class IntegerDepthwise(IntegerPlan):
         the last."""
         b, columns = self.b, self.blocks.columns * side
         advance = columns * self.conv.strides[1]
-        kept = self._kept(side)
+        carried = self._carried_columns(side)
         first = [
-            self.interleaved(chunk, place.x, t - advance, side, range(self.vectors)) for t in kept
+            self.interleaved(chunk, place.x, t - advance, side, range(self.vectors))
+            for t in carried
         ]
         values = [v for column in first for v in column]
         loop = b.begin_loop(blocks, [(self.dot.bytes_kind, v) for v in values])
         moved = self._columns_on(place, loop.index, columns)
         size = self.vectors * len(self.rows.stacks)
-        held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
+        held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(carried)}
         window = self.block(chunk, moved, side, self.blocks.columns, side, held)
-        b.end_loop(loop, [v for t in kept for v in window[t]])
-        return {t - advance: window[t] for t in kept}
+        b.end_loop(loop, [v for t in carried for v in window[t]])
+        return {t - advance: window[t] for t in carried}
 
-    def _kept(self, side: int) -> list[int]:
+    def _carried_columns(self, side: int) -> list[int]:
         """Columns of a block that the next one finds in registers."""
         if not self.blocks.carry:
             return []
-        return self.side_taps(side).kept(self.blocks.columns)
+        return self.side_taps(side).shared(self.blocks.columns)
 
     # -- one block
 

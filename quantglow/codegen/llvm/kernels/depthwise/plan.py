@@ -119,7 +119,7 @@ class ColumnTaps:
         """Input columns of neighboring output columns."""
         return {tap + column * self.step for tap in self.taps for column in range(columns)}
 
-    def kept(self, columns: int) -> list[int]:
+    def shared(self, columns: int) -> list[int]:
         """Input columns that the next block of as many output columns reads again."""
         read = self.read(columns)
         return sorted(c for c in read if c - columns * self.step in read)
@@ -145,7 +145,7 @@ def plan_block(rows: RowPlan, taps: ColumnTaps, registers: int, *, halves: bool)
     if vectors * (stacks * len(taps.taps) + outputs) + FREE_REGISTERS <= registers:
         return BlockPlan(1, vectors, (tuple(range(vectors)),), carry=True)
     for columns in (2, 1) if halves else ():
-        held = 2 * (stacks * len(taps.kept(columns)) + outputs * columns)
+        held = 2 * (stacks * len(taps.shared(columns)) + outputs * columns)
         if held + FREE_REGISTERS <= registers:
             return BlockPlan(columns, 2, ((0, 1),), carry=True)
     held = 2 * (2 * outputs + 2 * stacks) + 2 * outputs
@@ -163,7 +163,7 @@ def block_plans(
     plans = []
     for vectors in sorted({2, depth} if halves else {depth}):
         for columns in range(1, MOST_COLUMNS + 1):
-            held = vectors * (stacks * len(taps.kept(columns)) + outputs * columns)
+            held = vectors * (stacks * len(taps.shared(columns)) + outputs * columns)
             if held + FREE_REGISTERS <= registers:
                 plans.append(BlockPlan(columns, vectors, (tuple(range(vectors)),), carry=True))
     pairs = tuple((first, first + 1) for first in range(0, depth, 2))

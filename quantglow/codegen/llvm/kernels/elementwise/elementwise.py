@@ -65,19 +65,21 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     most = target.f32_lanes if repeats else 1
     lanes = min(most, _lanes(target, (axes[-2] if planes else axes[-1]).size))
     if planes:
-        kept = RowParts(op.expression, (), dtypes, tuple(axes[:-1]), 1)
+        split = RowParts(op.expression, (), dtypes, tuple(axes[:-1]), 1)
     else:
-        kept = row_parts(op.expression, axes, dtypes, most * unroll)
-        lanes = min(most, _lanes(target, kept.axes[-1].size))
+        split = row_parts(op.expression, axes, dtypes, most * unroll)
+        lanes = min(most, _lanes(target, split.axes[-1].size))
     is_small = _fits_int32(op.expression, dtypes)
-    nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
+    nest = Nest(split.axes[:-1], split.axes[-1], lanes, unroll)
 
     def text() -> str:
         b = Builder(index=target.isa.index)
         pointers = b.kernel(len(views))
-        pointers += _kept_parts(b, target, kept, axes[-1], pointers)
-        out, expression = op.type.dtype, kept.expression
-        body = _ElementwiseBody(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
+        pointers += _kept_parts(b, target, split, axes[-1], pointers)
+        out, expression = op.type.dtype, split.expression
+        body = _ElementwiseBody(
+            b, target, expression, out, split.dtypes, nest.row, planes, is_small
+        )
         nest.emit(b, target, pointers, body)
         return b.finish()
 
@@ -86,15 +88,15 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
 
 
 def _kept_parts(
-    b: Builder, target: Target, kept: RowParts, row: LoopAxis, pointers: Sequence[Value]
+    b: Builder, target: Target, split: RowParts, row: LoopAxis, pointers: Sequence[Value]
 ) -> list[Value]:
     """Compute the parts of rows; where each lies."""
     memories, count = [], len(row.strides) - 1
-    for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
-        memory = b.allocate(kept.memory_nbytes, 64)
+    for part, dtype in zip(split.parts, split.dtypes[count:], strict=True):
+        memory = b.allocate(split.memory_nbytes, 64)
         one = LoopAxis(row.size, (ITEM_NBYTES, *row.strides[1:]))
-        body = _ElementwiseBody(b, target, part, dtype, kept.dtypes[:count], one, None)
-        copies = LoopAxis(kept.repeats, (kept.row_nbytes, *[0] * count))
+        body = _ElementwiseBody(b, target, part, dtype, split.dtypes[:count], one, None)
+        copies = LoopAxis(split.repeats, (split.row_nbytes, *[0] * count))
         with loops(b, [copies], [memory, *pointers[1:]]) as at_row:
             emit_row(b, target, Nest((), one, _lanes(target, one.size), 1), at_row, body)
         memories.append(memory)

@@ -84,7 +84,7 @@ class RowKernel:
         for begin, end, count in (("%begin", ungrouped, self.together), (ungrouped, "%end", 1)):
             with b.loop(begin, end, count) as item:
                 at = [item_pointers(b, b.add(item, i), axes, pointers) for i in range(count)]
-                self.rows([_Row(self, p, kept) for p, kept in zip(at, memory, strict=False)])
+                self.rows([_Row(self, p, saved) for p, saved in zip(at, memory, strict=False)])
         return b.finish()
 
     def plan(self) -> None:
@@ -153,7 +153,7 @@ class _Row:
 
     kernel: RowKernel
     pointers: list[Value]
-    kept: dict[Expr, Value]
+    saved: dict[Expr, Value]
     short: dict[int, RowValues] = field(default_factory=dict)
     readable: set[Expr] = field(default_factory=set)
 
@@ -264,7 +264,7 @@ class _Row:
         values = self.kernel.values(at, piece.lanes, piece.active, self.invariants.shared)
         for expr in sorted(self.readable, key=str):
             kind = vector(self.lanes, FLOAT)
-            values.done[expr] = b.load(kind, self.at(self.kept[expr], index, piece, 4), align=4)
+            values.done[expr] = b.load(kind, self.at(self.saved[expr], index, piece, 4), align=4)
         return values
 
     def at(self, pointer: Value, index: Value | int, piece: Piece, stride: Dim) -> Value:
@@ -291,7 +291,7 @@ class _Row:
                 value = self.filled(values.value(stage), piece, fold)
                 new_totals[position] = fold.combine(self.lanes, new_totals[position], value)
                 for expr in sorted(saved, key=str):
-                    b.store(kind, values.value(expr), self.at(self.kept[expr], index, piece, 4))
+                    b.store(kind, values.value(expr), self.at(self.saved[expr], index, piece, 4))
             return new_totals
 
         totals = self.blocks(start, body)

@@ -126,14 +126,14 @@ def _repeats(axes: Sequence[LoopAxis], same: set[int], parts: int, step: int) ->
 def _with_parts(axes: Sequence[LoopAxis], parts: int, repeats: int) -> tuple[LoopAxis, ...]:
     """The axes with strides of the parts, and ``repeats`` rows joined."""
     *outer, row = axes
-    kept = [LoopAxis(a.size, (*a.strides, *[0] * parts)) for a in outer]
+    remaining = [LoopAxis(a.size, (*a.strides, *[0] * parts)) for a in outer]
     last = LoopAxis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
     if repeats > 1:
-        rows = kept.pop()
+        rows = remaining.pop()
         if isinstance(rows.size, Size) or rows.size > repeats:
             strides = tuple(stride * repeats for stride in rows.strides)
-            kept.append(LoopAxis(rows.size // repeats, strides))
-    return (*kept, last)
+            remaining.append(LoopAxis(rows.size // repeats, strides))
+    return (*remaining, last)
 
 
 @dataclass
@@ -208,33 +208,33 @@ class Invariants:
             yield expr
 
 
-def kept_values(stages: Sequence[Expr], known: Invariants) -> list[set[Expr]]:
+def kept_values(stages: Sequence[Expr], invariants: Invariants) -> list[set[Expr]]:
     """For each stage but the last, the largest parts that later ones need again."""
     saves: list[set[Expr]] = []
     for index, stage in enumerate(stages[:-1]):
         before = set[Expr]().union(*saves)
-        later = {e for s in stages[index + 1 :] for e in _varying(s, known, before)}
-        saves.append(set(_largest_shared(stage, known, before, later)))
+        later = {e for s in stages[index + 1 :] for e in _varying(s, invariants, before)}
+        saves.append(set(_largest_shared(stage, invariants, before, later)))
     return saves
 
 
-def _varying(stage: Expr, known: Invariants, kept: set[Expr]) -> Iterator[Expr]:
+def _varying(stage: Expr, invariants: Invariants, saved: set[Expr]) -> Iterator[Expr]:
     """The parts of a pass that differ from element to element, kept ones as a whole."""
-    if known.is_constant(stage) or stage in kept:
+    if invariants.is_constant(stage) or stage in saved:
         return
     yield stage
     for inner in stage.args:
-        yield from _varying(inner, known, kept)
+        yield from _varying(inner, invariants, saved)
 
 
 def _largest_shared(
-    stage: Expr, known: Invariants, kept: set[Expr], later: set[Expr]
+    stage: Expr, invariants: Invariants, saved: set[Expr], later: set[Expr]
 ) -> Iterator[Expr]:
     """The largest parts of a pass that ``later`` ones have too; floats that are no operands."""
-    if known.is_constant(stage) or stage in kept:
+    if invariants.is_constant(stage) or stage in saved:
         return
-    if stage in later and stage.args and known.row.kind_of(stage) == "f":
+    if stage in later and stage.args and invariants.row.kind_of(stage) == "f":
         yield stage
         return
     for inner in stage.args:
-        yield from _largest_shared(inner, known, kept, later)
+        yield from _largest_shared(inner, invariants, saved, later)

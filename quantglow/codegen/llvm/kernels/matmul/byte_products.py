@@ -328,8 +328,8 @@ class ByteProduct(IntegerProduct):
         if valid == width:
             return b.load(self.dot.bytes_kind, pointer)
         raw = load_partial(b, self.target, I8, width, valid, pointer)
-        kept = ", ".join(f"i8 {-1 if i < valid else 0}" for i in range(width))
-        return b.op("and", self.dot.bytes_kind, b.freeze(raw), f"<{kept}>")
+        mask = ", ".join(f"i8 {-1 if i < valid else 0}" for i in range(width))
+        return b.op("and", self.dot.bytes_kind, b.freeze(raw), f"<{mask}>")
 
     def last_operand(self, row: Value, count: Dim) -> tuple[Value, ...]:
         """The last ``count`` bytes of a row, then zeros; nothing beyond them is read."""

@@ -147,8 +147,8 @@ class Nest:
                 _free_remainder(b, target, self, pointers, body, whole)
         elif remainder:
             with b.when(b.compare("eq", b.index, end, str(self.items))):
-                rest = advance(b, pointers, self.row, whole)
-                body(rest, self._pieces(target, 0, remainder))
+                tail = advance(b, pointers, self.row, whole)
+                body(tail, self._pieces(target, 0, remainder))
 
     def _pieces(self, target: Target, start: int, stop: int) -> list[Piece]:
         return list(pieces(target, start, stop, self.lanes))

@@ -303,9 +303,8 @@ def conv_integer(call: Call) -> Node:
     height, width = image_size(x)
     top, left, bottom, right = fixed_pads(pads)
     call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
-    inside = np.pad(
-        np.ones((1, *x.type.fixed_shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0))
-    )
+    image = np.ones((1, *x.type.fixed_shape[1:]))
+    inside = np.pad(image, ((0, 0), (top, bottom), (left, right), (0, 0)))
     totals = conv2d(Images.of(inside), weights.astype(np.float64), strides, dilations, group)
     totals = totals if has_padding(pads) else totals[:, :1, :1]
     terms = Terms(totals, less, _products(call, codes, product))

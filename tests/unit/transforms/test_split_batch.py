@@ -10,7 +10,7 @@ from quantglow.ir import ops
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.types import f32
-from quantglow.transforms.lowering.split_batch import split_batch
+from quantglow.transforms.split_batch import split_batch
 
 BATCH = 6
 RNG = np.random.default_rng(0)
