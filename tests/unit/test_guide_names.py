@@ -19,8 +19,8 @@ GUIDES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "quantglow").rglob("README.m
 PACKAGE = [*(ROOT / "quantglow").rglob("*.py")]
 OTHERS = [path for room in ("tests", "tools") for path in (ROOT / room).rglob("*.py")]
 
-SUFFIXES = frozenset("c css h js json ll md mjs py svg toml txt yml".split())
-"""What follows a dot in names of files."""
+SUFFIXES = {"c", "css", "h", "js", "json", "ll", "md", "mjs", "py", "svg", "toml", "txt", "yml"}
+"""Suffixes of files, which follow a dot, too."""
 
 FOREIGN = {
     "NAME_run": "a function of generated C",
@@ -53,7 +53,7 @@ def assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """What code can call, import or ask an object for."""
+    """Functions, classes and attributes of objects, imports and constants."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
