@@ -29,6 +29,7 @@ EVERY, FEWEST_SAMPLES = 5, 10
 """One sample in so many is held out of calibration, and none of fewer different samples."""
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+NO_WEIGHTS_QUANTIZED = "no weights are quantized; the reasons are in the table of layers"
 """Note of a report whose model is float after all."""
 
 

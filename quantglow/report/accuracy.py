@@ -18,7 +18,6 @@ import numpy as np
 from quantglow.evaluation.accuracy import (
     EVERY,
     FEWEST_SAMPLES,
-    NOTHING_QUANTIZED,
     SAME,
     UNSEEN,
     LayerAccuracy,
@@ -183,11 +182,14 @@ both."""
 
 FAR = "far from float, and not usable as it is"
 
-ALL_FLOAT_WARNING = f"WARNING: {NOTHING_QUANTIZED}. The outputs are those of the float model."
-"""The headline then."""
+ALL_FLOAT_WARNING = (
+    "WARNING: nothing is quantized; the reasons are in the table of layers. The outputs are those "
+    "of the float model."
+)
+"""Headline of a model in which nothing is quantized."""
 
 ALL_FLOAT = "no operator is int8"
-"""The verdict then."""
+"""Verdict on it."""
 
 
 def headline(

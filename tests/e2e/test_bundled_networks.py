@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow.codegen.llvm.targets import runs_here
 from tests.support.bundled import built, each_compiler, octets, written
 from tests.support.embedded import MAKERS, network
+from tests.support.levels import LEVELS_HERE
 
 SAMPLES = 4
-LEVELS = tuple(name for name in ("avx512vnni", "avxvnni", "avx2", "x86-64") if runs_here(name)) or (
-    "native",
-)
+LEVELS = LEVELS_HERE or ("native",)
 
 NETWORKS = [
     name if name == "mnist" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.codegen.llvm.targets import runs_here
 from tests.support.free_network import SHAPES, free_model, image, sum_model
+from tests.support.levels import LEVELS_HERE
 
-TARGETS = ("native", *(name for name in ("avx2", "x86-64") if runs_here(name)))
+TARGETS = ("native", *LEVELS_HERE)
 FORKING, COMPILING, RUNNING = 8, 2, 2
 """Number of threads of each kind."""
 CHILD_SECONDS = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -126,6 +127,12 @@ def test_imports_go_downhill() -> None:
 
 def test_every_room_has_a_rank() -> None:
     assert {room(path) for path in FILES} == RANKS.keys()
+
+
+def test_the_readme_lists_the_rooms_in_their_order() -> None:
+    cells = re.findall(r"^\| `(.+?)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    rooms = [cell.removesuffix("/").removesuffix(".py") for cell in cells if cell != "py.typed"]
+    assert rooms == [*reversed(ROOMS)]
 
 
 def test_no_circle_of_files() -> None:

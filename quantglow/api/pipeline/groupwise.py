@@ -6,7 +6,7 @@ The model is written anew with packed weights and compiled as one that came so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from quantglow.api.models.families import open_source
 from quantglow.api.pipeline.compilation import with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
-from quantglow.evaluation.accuracy import SAME, UNSEEN, LayerAccuracy
+from quantglow.evaluation.accuracy import NO_WEIGHTS_QUANTIZED, SAME, UNSEEN, LayerAccuracy
 from quantglow.evaluation.layers import MAX_SAMPLES
 from quantglow.evaluation.outputs import output_accuracy, reference
 from quantglow.evaluation.report import Report
@@ -49,8 +49,11 @@ from quantglow.transforms.float import optimize
 
 Weights = WeightProduct | WeightTable
 
+FLOAT = "float"
+"""Precision of what is not quantized."""
+
 NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
-NOTHING = "no weights are quantized: no product has as many inputs as a group, or all are excluded"
+NO_MATRICES = "no weights are quantized: no product or table has a matrix of constants"
 NOT_COMPARED: dict[str, Any] = {"notes": ()}
 
 
@@ -65,10 +68,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Packed:
-    """A model with weights in groups, the products and tables that have them, and their sizes."""
+    """A model with weights in groups, its products and tables, and the sizes of their weights."""
 
     source: Source
-    weights: tuple[Weights, ...]
+    layers: tuple[LayerAccuracy, ...]
     sizes: WeightSizes
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -97,16 +100,23 @@ def compile_with_packed_weights(
     notes = () if calibration.samples else (NO_SAMPLES,)
     facts: dict[str, Any] = {
         **accuracy,
-        "layers": _layer_accuracies(packed.weights, request.config),
+        "layers": packed.layers,
         "samples": len(checks),
         "origin": calibration.origin if checks else "",
         "weights": packed.sizes,
-        "notes": (*notes, *accuracy["notes"], *(() if packed.weights else (NOTHING,))),
+        "notes": (*notes, *accuracy["notes"], *_missing_weights(packed.layers)),
     }
     reported = CompiledModel(compiled.specialisations, _reporter(compiled, facts, packed.seconds))
     if request.measure_latency:
         return with_latency(reported, model, checks)
     return reported
+
+
+def _missing_weights(layers: Sequence[LayerAccuracy]) -> tuple[str, ...]:
+    """A note where no weights are quantized."""
+    if any(layer.precision != FLOAT for layer in layers):
+        return ()
+    return (NO_WEIGHTS_QUANTIZED if layers else NO_MATRICES,)
 
 
 def _reporter(
@@ -170,14 +180,17 @@ def with_packed_weights(
 ) -> Packed:
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
-    chosen = _not_excluded(source, config)
+    matrices: list[Weights] = [*weight_products(source), *weight_tables(source)]
+    reasons = _float_reasons(matrices, source, config)
+    chosen = [weights for weights in matrices if weights.result not in reasons]
     with debug.time_stage("quantize", seconds), side_by_side():
         packed = round_weights(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
         replaced = importer.with_packed_weights(source, pairs, config.activations)
     before = sum(_float_array(weights).nbytes for weights in chosen)
     after = sum(_arrays_nbytes(arrays) for arrays in packed.values())
-    return Packed(replaced, tuple(chosen), WeightSizes(before, after), seconds)
+    layers = _layer_accuracies(matrices, reasons, config)
+    return Packed(replaced, layers, WeightSizes(before, after), seconds)
 
 
 def _float_array(weights: Weights) -> Array:
@@ -191,21 +204,30 @@ def _arrays_nbytes(packed: PackedWeights) -> int:
     return packed.codes.nbytes + packed.scales.nbytes + points
 
 
-def _fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
-    """Products of at least a group along K, and tables whose rows are whole groups, as onnxruntime
-    wants them.
+def _float_reasons(
+    matrices: Sequence[Weights], source: Source, config: QuantizationConfig
+) -> dict[str, str]:
+    """Result of a product or a table -> the reason why its weights stay float.
+
+    Raises ``IgnoredScopeError``.
     """
-    yield from (p for p in weight_products(source) if p.weights.shape[0] >= config.group_size)
-    yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
-
-
-def _not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
-    """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
-    weights = list(_fitting(source, config))
     by_result = {name: origin for origin in source.origins for name in origin.results}
-    origins = {weights.result: Origins((by_result[weights.result],)) for weights in weights}
-    out = exclude(origins, source.origins, config)
-    return [weights for weights in weights if weights.result not in out]
+    origins = {weights.result: Origins((by_result[weights.result],)) for weights in matrices}
+    misfits = {weights.result: _misfit(weights, config.group_size) for weights in matrices}
+    reasons = {result: reason for result, reason in misfits.items() if reason}
+    return reasons | exclude(origins, source.origins, config)
+
+
+def _misfit(weights: Weights, group_size: int) -> str:
+    """Why weights are no groups, empty if they are: onnxruntime wants a group along K of a product
+    at least, and whole groups in the rows of a table.
+    """
+    if isinstance(weights, WeightProduct):
+        depth = weights.weights.shape[0]
+        is_short = depth < group_size
+        return f"{depth} inputs are fewer than a group of {group_size}" if is_short else ""
+    width = weights.table.shape[1]
+    return f"rows of {width} are no whole groups of {group_size}" if width % group_size else ""
 
 
 def round_weights(
@@ -255,13 +277,18 @@ def _layer_op_type(weights: Weights) -> str:
 
 
 def _layer_accuracies(
-    weights: Sequence[Weights], config: QuantizationConfig
+    matrices: Sequence[Weights], reasons: Mapping[str, str], config: QuantizationConfig
 ) -> tuple[LayerAccuracy, ...]:
-    """Products and tables, and what they compute with."""
+    """Products and tables, what they compute with, and why that is float."""
     kind = "dynamic int8" if config.activations == "dynamic" else "float"
-    precision = {True: f"{config.weights} weights, {kind} activations"}
-    precision[False] = f"{config.weights} weights"
+
+    def precision(weights: Weights) -> str:
+        if weights.result in reasons:
+            return FLOAT
+        is_product = isinstance(weights, WeightProduct)
+        return f"{config.weights} weights" + f", {kind} activations" * is_product
+
     return tuple(
-        LayerAccuracy(w.result, _layer_op_type(w), precision[isinstance(w, WeightProduct)])
-        for w in weights
+        LayerAccuracy(w.result, _layer_op_type(w), precision(w), reasons.get(w.result, ""))
+        for w in matrices
     )

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import version_converter
 
+from quantglow.importer.onnx.domains import RUNTIME_DOMAINS
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.reading.proto import (
     all_names,
@@ -30,9 +31,6 @@ NAMED_RESULTS = frozenset({"BatchNormalization", "Split"})
 
 MOST_STEPS = 4
 """Runtimes lag behind the standard by a few opsets at most."""
-
-DEFINED = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-"""Domains of operators that onnxruntime has."""
 
 MOST_NAMED = 5
 
@@ -119,7 +117,7 @@ def foreign_nodes(model: bytes) -> list[str]:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:
         return []
-    foreign = [node for node in all_nodes(proto.graph.node) if node.domain not in DEFINED]
+    foreign = [node for node in all_nodes(proto.graph.node) if node.domain not in RUNTIME_DOMAINS]
     return [f"{node.op_type} {node.output[0]!r} of {node.domain}" for node in foreign[:MOST_NAMED]]
 
 

@@ -23,6 +23,7 @@ from quantglow.export.onnx.writer import (
     export_rule,
     identity,
 )
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Conv, ConvTranspose, Gemm, GroupedMatMul, MatMul, QuantizeRows
 from quantglow.ir.ops.arithmetic import integer_bounds, is_integer, multiplier
@@ -32,7 +33,6 @@ from quantglow.support.arrays import Array
 
 IMAGE = channels_first(4)
 
-MICROSOFT = "com.microsoft"
 INT8_LEVEL = 4
 BLOCKED_OPSET = 21
 """DequantizeLinear has blocks from here on."""

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.budget import Meter, describe
+from quantglow.importer.onnx.domains import DOMAINS
 from quantglow.importer.onnx.nodes.context import (
-    DOMAINS,
     IMPORTERS,
     AlreadyReported,
     Call,

@@ -100,7 +100,7 @@ class Meanwhile:
     def at(self, feeds: Feeds) -> Served:
         """The program for feeds, or the model in onnxruntime while that is compiled.
 
-        Raises the error of the thread, and those of ``compiled_at`` where calls wait.
+        Raises the error of the thread, and those of ``compile_at`` where calls wait.
         """
         while True:
             case = self.programs.case_at(feeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,11 @@ ENTRIES: dict[str, set[str]] = {
     "options.quantize_output": {"true"},
     "options.effort": set(),
     "options.seed": set(),
+    "options.profile_with": set(),
+    "options.weights": set(),
+    "options.group_size": set(),
+    "options.activations": set(),
+    "options.symmetric_weights": {"true"},
     "control.max_drop": NUMBERS - {"-1"},
     "control.max_minutes": NUMBERS - {"-1"},
     "gate.min_sqnr_db": NUMBERS,
@@ -58,6 +64,11 @@ ENTRIES: dict[str, set[str]] = {
 
 STEPS_THAT_WORK = {(step, number) for step in ("divide", "subtract") for number in ("-1", "1.5")}
 STEPS_THAT_WORK.add(("channels_first", "true"))
+
+
+def test_every_option_of_quantization_is_an_entry() -> None:
+    entries = {entry.partition("options.")[2] for entry in ENTRIES if entry.startswith("options.")}
+    assert entries == {field.name for field in fields(qg.QuantizationConfig)}
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

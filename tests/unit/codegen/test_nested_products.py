@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quantglow.codegen.llvm.isa.costs import Core
+from quantglow.codegen.llvm.isa.x86.products import BYTE_PRODUCTS, X86ByteProducts
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
@@ -23,6 +24,10 @@ def nested() -> tuple[Array, Array, Array]:
     words = dot.pack(quads)
     assert words.dtype == np.int16
     return first.astype(np.int64), second.astype(np.int64), words[:, 0].astype(np.int64)
+
+
+def test_every_way_has_its_dot_products() -> None:
+    assert BYTE_PRODUCTS.keys() == set(X86ByteProducts)
 
 
 def test_rounding_gives_the_first_weight() -> None:

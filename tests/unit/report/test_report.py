@@ -132,7 +132,7 @@ def test_nothing_quantized_is_the_headline(verify: bool) -> None:
     report = qg.quantize_and_compile(
         small_model(), small_samples(), ignored_scope=scope, verify=verify
     ).report
-    assert report.headline.startswith("WARNING: no operator became int8")
+    assert report.headline.startswith("WARNING: nothing is quantized")
     assert report.summary().to_json()["verdict"] == "no operator is int8"
     assert "close" not in str(report)
 

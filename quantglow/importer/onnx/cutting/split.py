@@ -19,8 +19,9 @@ import onnx
 
 from quantglow.importer.onnx.budget import describe
 from quantglow.importer.onnx.cutting.tail import begins_with_loop
+from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.importer import live_nodes
-from quantglow.importer.onnx.nodes.context import ML, ImportScope
+from quantglow.importer.onnx.nodes.context import ImportScope
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,

@@ -407,11 +407,6 @@ Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
-ML = "ai.onnx.ml"
-DOMAINS = frozenset({"", ML, "ai.onnx.preview", "com.microsoft"})
-"""The standard operators, those of classical machine learning, those that may become standard
-(FlexAttention, imported by ONNX's definition), and those that onnxruntime's tools write."""
-
 IMPORTERS: dict[str, Importer] = {}
 """Importers by ``qualify`` op type."""
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.operators.nn.attention import (
     Causal,
@@ -49,7 +50,7 @@ DEFAULTS = {"causal": 1, "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bi
 """Attributes of GroupQueryAttention that have one value only."""
 
 
-@importer("com.microsoft.RotaryEmbedding")
+@importer(f"{MICROSOFT}.RotaryEmbedding")
 def rotary_embedding(call: Call) -> Node:
     """x ``[batch, heads, steps, size]`` or ``[batch, steps, heads * size]`` at positions
     ``[batch, steps]``, or from one position on."""
@@ -74,7 +75,7 @@ def rotary_embedding(call: Call) -> Node:
     return steps.rename(steps.rows_of_heads(output) if is_flat else output)
 
 
-@importer("com.microsoft.MultiHeadAttention")
+@importer(f"{MICROSOFT}.MultiHeadAttention")
 def multi_head_attention(call: Call) -> list[Node]:
     """Queries, keys and values apart, or packed in one or two operands."""
     steps = FusedNodes(call)
@@ -175,7 +176,7 @@ def _parse_scores(call: Call, query: Node, added: list[Node], past: Dim) -> Scor
     return Scores(scale, added=tuple(added), causal=order)
 
 
-@importer("com.microsoft.Attention")
+@importer(f"{MICROSOFT}.Attention")
 def attention(call: Call) -> list[Node]:
     """Queries, keys and values by one product with weights."""
     if call.has(6) or call.integer("do_rotary", 0):
@@ -189,7 +190,7 @@ def attention(call: Call) -> list[Node]:
     return _packed_attention(steps, steps.parts(product, 2, sizes), 3, 4, added)
 
 
-@importer("com.microsoft.QAttention")
+@importer(f"{MICROSOFT}.QAttention")
 def q_attention(call: Call) -> list[Node]:
     """Attention of queries, keys and values by one integer product.
 
@@ -247,7 +248,7 @@ class Lengths:
     before: Node | Dim
 
 
-@importer("com.microsoft.GroupQueryAttention")
+@importer(f"{MICROSOFT}.GroupQueryAttention")
 def grouped_query_attention(call: Call) -> list[Node]:
     """Output, and the cache with the new rows."""
     steps = FusedNodes(call)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.nodes.values import Blocked, as_float32
 from quantglow.ir.graph.node import Constant, Node
@@ -71,7 +72,7 @@ class PackedOperands:
         return np.ascontiguousarray((centered * self.scales[:, order]).T)
 
 
-@importer("com.microsoft.MatMulNBits")
+@importer(f"{MICROSOFT}.MatMulNBits")
 def mat_mul_n_bits(call: Call) -> Node:
     """x [..., K] times weights [N, K]; int8 activations where ``accuracy_level`` allows them."""
     depth, columns = call.integer("K", 0), call.integer("N", 0)
@@ -162,7 +163,7 @@ def group(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: s
     )
 
 
-@importer("com.microsoft.GatherBlockQuantized")
+@importer(f"{MICROSOFT}.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Node:
     """Rows of a table [V, K] in blocks along K."""
     return looked_up_rows(call, _parse_table(call), call.tensor(1))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantglow.importer.onnx.nodes.context import ML, Call, Unsupported, importer
+from quantglow.importer.onnx.domains import ML
+from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.operators.math.integers import convert, map_elements
 from quantglow.importer.onnx.operators.tensor.indexing import INT64, from_the_begin, reshape
 from quantglow.importer.onnx.operators.tensor.slicing import few_slices

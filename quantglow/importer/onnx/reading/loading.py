@@ -18,6 +18,7 @@ from google.protobuf.message import EncodeError
 from onnx import numpy_helper
 
 from quantglow.importer.onnx.budget import Meter
+from quantglow.importer.onnx.domains import RUNTIME_DOMAINS
 from quantglow.importer.onnx.reading.canonicalization import (
     check_growth,
     sort_nodes,
@@ -56,9 +57,6 @@ RUNTIMES_OWN = frozenset({"SimplifiedLayerNormalization"})
 
 RUNTIMES_DOMAIN = "quantglow.runtimes"
 """Domain of ``RUNTIMES_OWN`` for the checker."""
-
-COUNTING = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-"""Domains of the operators whose attributes ``COUNTS`` limits."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +205,7 @@ def _attribute_integers(attribute: onnx.AttributeProto) -> list[int]:
 
 def _check_counts(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for attributes outside of ``COUNTS``."""
-    nodes = (n for n in every_node(proto) if n.domain in COUNTING)
+    nodes = (n for n in every_node(proto) if n.domain in RUNTIME_DOMAINS)
     for node, attribute in ((n, a) for n in nodes for a in n.attribute):
         count = COUNTS.get(attribute.name)
         if count is None:

@@ -23,9 +23,9 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.budget import Meter
+from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.nodes.context import (
     IMPORTERS,
-    ML,
     Call,
     Importer,
     ImportScope,

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, qualify
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, value_info
 from quantglow.importer.onnx.nodes.values import Value
@@ -267,8 +268,8 @@ def _activate(call: Call, definition: Definition, x: str, parameters: Mapping[st
 
 
 DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {
-    "com.microsoft.FusedConv": _fuse_conv,
-    "com.microsoft.FusedGemm": _fuse_gemm,
-    "com.microsoft.FusedMatMul": _fuse_matmul,
+    f"{MICROSOFT}.FusedConv": _fuse_conv,
+    f"{MICROSOFT}.FusedGemm": _fuse_gemm,
+    f"{MICROSOFT}.FusedMatMul": _fuse_matmul,
 }
 """Operator -> the function that writes its definition, and gives the name of the result."""

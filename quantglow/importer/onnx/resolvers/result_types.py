@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.nodes.context import ML
+from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.nodes.values import KnownSizes
 from quantglow.ir.symbolic.expression import Expression, number
 from quantglow.ir.symbolic.size import Size, size

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.values import as_float32, is_float_type
 from quantglow.importer.onnx.reading.light_models import copy_fields, with_data
 from quantglow.importer.onnx.reading.proto import all_nodes, iterate_graphs
@@ -28,7 +29,6 @@ LAYOUTS = ("Identity", "Transpose")
 LEAST_TABLE = 2**16
 """Elements of the smallest table whose rows are worth few bits."""
 
-MICROSOFT = "com.microsoft"
 ACCURACY_LEVELS = {"float": 0, "dynamic": 4}
 """MatMulNBits' ``accuracy_level`` by the kind of activations."""
 

@@ -11,7 +11,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantglow as qg
-from quantglow.api.pipeline.groupwise import canonical_source, float_family, with_packed_weights
+from quantglow.api.pipeline.groupwise import (
+    NO_MATRICES,
+    canonical_source,
+    float_family,
+    with_packed_weights,
+)
+from quantglow.evaluation.accuracy import NO_WEIGHTS_QUANTIZED
 from quantglow.importer.onnx import open_model, weight_products
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
@@ -115,7 +121,11 @@ def test_onnxruntime_runs_the_exported_model(tmp_path: Path) -> None:
 def test_excluded_products_stay_float() -> None:
     options = {"weights": "int4", "ignored_scope": ["first"], "nodes_to_exclude": ["ti*"]}
     report: Any = qg.quantize_and_compile(model(), None, **options, **OPTIONS).report
-    assert [layer.name for layer in report.layers] == ["second"]
+    assert {layer.name: layer.reason for layer in report.layers} == {
+        "first": "ignored_scope 'first'",
+        "second": "",
+        "tied": "nodes_to_exclude 'ti*'",
+    }
 
 
 def test_a_name_that_is_none_is_refused() -> None:
@@ -157,7 +167,8 @@ def test_tables_are_quantized_too(weights: str, least: float, size: float, tmp_p
 
 def test_tables_of_rows_that_are_no_whole_groups_stay_float() -> None:
     report: Any = qg.quantize_and_compile(embedding(70), None, weights="int4", **OPTIONS).report
-    assert [layer.name for layer in report.layers] == ["y"]
+    reasons = {layer.name: layer.reason for layer in report.layers}
+    assert reasons == {"y": "", "rows": "rows of 70 are no whole groups of 64"}
 
 
 @pytest.mark.parametrize("option", [{"max_drop": 0.1}, {"measure_speed": True}])
@@ -168,9 +179,22 @@ def test_options_of_int8_activations_are_refused(option: dict) -> None:
 
 def test_products_shorter_than_a_group_stay_float() -> None:
     options = {"weights": "int4", "group_size": 128}
-    report: Any = qg.quantize_and_compile(model(), None, **options, **OPTIONS).report
-    assert report.layers == ()
-    assert any(note.startswith("no weights are quantized") for note in report.notes)
+    report: Any = qg.quantize_and_compile(model(), SAMPLES, **options, **OPTIONS).report
+    assert {layer.name: (layer.precision, layer.reason) for layer in report.layers} == {
+        "first": ("float", "64 inputs are fewer than a group of 128"),
+        "second": ("float", "96 inputs are fewer than a group of 128"),
+        "tied": ("float", "64 inputs are fewer than a group of 128"),
+    }
+    assert NO_WEIGHTS_QUANTIZED in report.notes
+    assert report.headline.startswith("WARNING: nothing is quantized")
+
+
+def test_a_model_without_matrices_has_a_note() -> None:
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    relu = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report: Any = qg.quantize_and_compile(relu, None, weights="int4", **OPTIONS).report
+    assert (report.layers, NO_MATRICES in report.notes) == ((), True)
 
 
 @pytest.mark.parametrize(

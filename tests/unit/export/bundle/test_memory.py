@@ -21,12 +21,18 @@ from quantglow.quantization.converter import with_integer_inputs
 from tests.support.bundled import COMPILERS, built, interpreted, written
 from tests.support.combinations import covering
 from tests.support.embedded import MAKERS, network
+from tests.support.levels import needs_of_levels_here
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
 from tests.support.small_network import small_model, small_samples
 
 VALGRIND = ("valgrind", "-q", "--error-exitcode=9", "--track-origins=yes")
-KNOWN_TO_VALGRIND = tuple(name for name in ("avx2", "x86-64") if runs_here(name))
-"""Levels whose instructions valgrind runs."""
+UNKNOWN_TO_VALGRIND = ("avx512", "avxvnni")
+"""Beginnings of features whose instructions valgrind does not run."""
+KNOWN_TO_VALGRIND = tuple(
+    name
+    for name, needs in needs_of_levels_here().items()
+    if not any(need.startswith(UNKNOWN_TO_VALGRIND) for need in needs)
+)
 HERE = tuple(name for name in LEVELS if runs_here(name))
 QUICK = ("recurrent", "residual")
 """Pinned graphs that run by default: a loop, and convolutions whose rows lie in larger tensors."""

@@ -27,8 +27,8 @@ def draft() -> PlanDraft:
 
 
 def documented(docstring: str) -> str:
-    """The first sentence of a docstring, on one line."""
-    text = " ".join(docstring.split())
+    """The first sentence of a docstring, on one line, in Markdown."""
+    text = " ".join(docstring.split()).replace("``", "`")
     return text.split(". ")[0].removesuffix(".") + "."
 
 

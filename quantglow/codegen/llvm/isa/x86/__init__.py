@@ -1,1 +1,1 @@
-"""x86-64: five feature levels, from SSE2 to AVX-512 with AMX."""
+"""x86-64: feature levels from SSE2 to AVX-512 with AMX."""

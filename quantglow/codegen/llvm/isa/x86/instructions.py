@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
 from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
-from quantglow.codegen.llvm.isa.dot import DotProduct, FloatDot, PairDot, WidenedDot, WordDot
+from quantglow.codegen.llvm.isa.dot import DotProduct, FloatDot, PairDot
 from quantglow.codegen.llvm.isa.interface import (
     RAISED,
     ByteTable,
@@ -20,13 +19,8 @@ from quantglow.codegen.llvm.isa.interface import (
     MatrixTiles,
 )
 from quantglow.codegen.llvm.isa.waiting import WaitInstructions, futex_waiting
-from quantglow.codegen.llvm.isa.x86.dot import (
-    AmxTiles,
-    NestedDot,
-    SaturatingPairs,
-    VnniDot,
-    VnniWordDot,
-)
+from quantglow.codegen.llvm.isa.x86.dot import AmxTiles
+from quantglow.codegen.llvm.isa.x86.products import BYTE_PRODUCTS, DotProducts, X86ByteProducts
 from quantglow.codegen.llvm.values import (
     FLOAT,
     I8,
@@ -152,18 +146,6 @@ class ShuffledTable:
         return entries
 
 
-class X86ByteProducts(StrEnum):
-    """How four unsigned bytes times four signed bytes are added to an int32 lane."""
-
-    VNNI = "vnni"
-    """``vpdpbusd``: one instruction."""
-    PAIRS = "pairs"
-    """``pmaddubsw``, ``pmaddwd`` by ones, ``paddd`` where the weights prove that no sum of two
-    products leaves 16 bits; elsewhere as ``WORDS``."""
-    WORDS = "words"
-    """Exact on any SSE2: bytes widened to 16 bits, ``pmaddwd`` on even and odd bytes, ``paddd``."""
-
-
 @dataclass(frozen=True)
 class X86(InstructionSet):
     """One level of x86-64."""
@@ -173,35 +155,26 @@ class X86(InstructionSet):
 
     # -- products
 
+    @property
+    def _dots(self) -> DotProducts:
+        return BYTE_PRODUCTS[self.products]
+
     def dot_product(self, x: DType, core: Core) -> DotProduct:
-        plain = StepCost(self.registers, core=core)
         if x is DType.F32:
-            return FloatDot(self, plain)
+            return FloatDot(self, StepCost(self.registers, core=core))
         if x is DType.I16:
-            if self.products is X86ByteProducts.VNNI:
-                return VnniWordDot(self, plain)
-            return WordDot(self, StepCost(self.registers, 0.75, operands=2, most_vectors=4))
+            return self._dots.words(self, core)
         if x is not DType.U8:
             raise BackendError(f"x86 multiplies unsigned bytes by signed ones, not {x}")
-        if self.products is X86ByteProducts.VNNI:
-            return VnniDot(self, plain)
-        return WidenedDot(self, self._words_cost, signed=False)
-
-    @property
-    def _words_cost(self) -> StepCost:
-        """Few channels: then more steps have weights that ``SaturatingPairs.fits``."""
-        most = 2 if self.products is X86ByteProducts.PAIRS else 4
-        return StepCost(self.registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
+        return self._dots.unsigned(self, core)
 
     def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
-        if self.products is X86ByteProducts.VNNI or x is not DType.U8:
-            return None
-        return NestedDot(self, self._words_cost, signed=False, rounds=self.shuffles_bytes)
+        symmetric = self._dots.symmetric
+        return symmetric(self, core) if symmetric and x is DType.U8 else None
 
     def pair_product(self, core: Core) -> PairDot | None:
-        if self.products is not X86ByteProducts.PAIRS:
-            return None
-        return SaturatingPairs(self, StepCost(self.registers, core=core))
+        pairs = self._dots.pairs
+        return pairs(self, core) if pairs else None
 
     def word_products(self, b: Builder, x: Operand, y: Operand) -> Value:
         name, nbytes = f"llvm.x86.{WORD_PRODUCTS[self.vector_nbytes]}", self.vector_nbytes

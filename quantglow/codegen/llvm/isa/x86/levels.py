@@ -7,7 +7,8 @@ from dataclasses import replace
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.isa.target import Host, Level, Target, TargetFamily
 from quantglow.codegen.llvm.isa.x86.features import DETECTION, tile_refusal
-from quantglow.codegen.llvm.isa.x86.instructions import X86, X86ByteProducts
+from quantglow.codegen.llvm.isa.x86.instructions import X86
+from quantglow.codegen.llvm.isa.x86.products import X86ByteProducts
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 

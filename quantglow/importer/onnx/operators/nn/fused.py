@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.nodes.values import as_float32
 from quantglow.importer.onnx.operators.tensor.indexing import from_the_begin, iota
@@ -182,7 +183,7 @@ def root_mean_square(call: Call) -> list[Node]:
     return _normalize(steps, call.node(0), 1)
 
 
-@importer("com.microsoft.SkipSimplifiedLayerNormalization")
+@importer(f"{MICROSOFT}.SkipSimplifiedLayerNormalization")
 def root_mean_square_of_sum(call: Call) -> list[Node]:
     """``root_mean_square`` of the sum of both operands and a bias; the sum where asked for."""
     steps = FusedNodes(call)
@@ -205,7 +206,7 @@ def _normalize(steps: FusedNodes, x: Node, scale: int) -> list[Node]:
     return [scaled, steps.rename(inverse, 1)] if gives_factor else [scaled]
 
 
-@importer("com.microsoft.SkipLayerNormalization")
+@importer(f"{MICROSOFT}.SkipLayerNormalization")
 def layer_normalization_of_sum(call: Call) -> list[Node]:
     """LayerNormalization of the sum of both operands and a bias; the sum where it is asked for."""
     steps = FusedNodes(call)
@@ -231,7 +232,7 @@ def _skip_sum(steps: FusedNodes, bias: int) -> Node:
     return steps.rename(total, 3) if steps.has_output(3) else total
 
 
-@importer("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
+@importer(f"{MICROSOFT}.Gelu", f"{MICROSOFT}.BiasGelu", f"{MICROSOFT}.FastGelu")
 def gelu(call: Call) -> Node:
     """Gelu of x, or of x plus a bias; FastGelu is the approximation with tanh."""
     steps = FusedNodes(call)
@@ -239,13 +240,13 @@ def gelu(call: Call) -> Node:
     return Gelu(name=call.result, x=x, approximate=call.proto.op_type == "FastGelu")
 
 
-@importer("com.microsoft.QuickGelu")
+@importer(f"{MICROSOFT}.QuickGelu")
 def quick_gelu(call: Call) -> Node:
     """``x * sigmoid(alpha * x)``"""
     return Swish(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.702))
 
 
-@importer("com.microsoft.EmbedLayerNormalization")
+@importer(f"{MICROSOFT}.EmbedLayerNormalization")
 def embed_layer_normalization(call: Call) -> list[Node]:
     """LayerNormalization of the sum of embeddings [B, T, H]; the number of steps that the mask
     leaves of each sample [B]; the sum."""
@@ -256,7 +257,7 @@ def embed_layer_normalization(call: Call) -> list[Node]:
     return outputs(steps, total, gamma, beta)
 
 
-@importer("com.microsoft.QEmbedLayerNormalization")
+@importer(f"{MICROSOFT}.QEmbedLayerNormalization")
 def q_embed_layer_normalization(call: Call) -> list[Node]:
     """EmbedLayerNormalization of operands of 8 bits, without the sum."""
     steps = FusedNodes(call)

@@ -18,6 +18,7 @@ from math import prod
 
 import numpy as np
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer, recode
 from quantglow.importer.onnx.nodes.values import IntegerValue, as_float32
 from quantglow.importer.onnx.operators.nn.convolution import (
@@ -350,7 +351,7 @@ class QuantizedCell(Cell):
         )
 
 
-@importer("com.microsoft.DynamicQuantizeLSTM")
+@importer(f"{MICROSOFT}.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(call: Call) -> list[Node]:
     """LSTM with weights W [D, I, 4 * H] and R [D, H, 4 * H] of int8 or uint8."""
     if sequence_lengths(call, *call.shape(0)[:2]) is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, importer, recode
 from quantglow.importer.onnx.nodes.folding import fold
 from quantglow.importer.onnx.nodes.values import (
@@ -57,7 +58,7 @@ CONSTANT_STORED = {
 }
 """The same for integers known at import."""
 
-ON_INTEGERS = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
+ON_INTEGERS = frozenset({"DequantizeLinear", f"{MICROSOFT}.DequantizeLinear"})
 """Operators that are not folded: known integers stay integers."""
 
 MOVES = {
@@ -113,7 +114,7 @@ def _parse_parameters(
     return Parameters(scales, np.broadcast_to(zero_points, scales.shape), onnx_type, axis)
 
 
-@importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
+@importer("QuantizeLinear", f"{MICROSOFT}.QuantizeLinear")
 def quantize_linear(call: Call) -> IntegerValue:
     """A rounding of the user's: to exactly this type."""
     x = call.node(0)
@@ -129,7 +130,7 @@ def _channel_axis(call: Call, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-@importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
+@importer("DequantizeLinear", f"{MICROSOFT}.DequantizeLinear")
 def dequantize_linear(call: Call) -> Node | KnownValue:
     value = call.value(0)
     if isinstance(value, KnownValue):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
+from quantglow.importer.onnx.domains import MICROSOFT
 from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported
 from quantglow.importer.onnx.nodes.values import Coded, Value, as_float32
 from quantglow.importer.onnx.operators.quantization.linear import Run, spread_along
@@ -33,7 +34,6 @@ class Form:
     """The axis of per-axis parameters of the second operand."""
 
 
-MICROSOFT = "com.microsoft"
 FORMS: dict[str, Form] = {
     "QLinearConv": Form("Conv", (0, 3), 6, bias=8, channels=0),
     "QLinearMatMul": Form("MatMul", (0, 3), 6, channels=-1),
