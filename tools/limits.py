@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from quantglow.importer.onnx import import_model
-from quantglow.importer.onnx.nodes.context import IMPORTERS, ML
+from quantglow.importer.onnx.domains import MICROSOFT, ML
+from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.importer.onnx.operators.controlflow.loops import MOST_UNROLLED
 from quantglow.importer.onnx.operators.math.fourier import MOST_WHOLE
 from quantglow.importer.onnx.operators.quantization.qlinear import (
     CONCAT,
     FLOAT_PRODUCTS,
     FORMS,
-    MICROSOFT,
 )
 from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS
 from quantglow.ir.ops.external import External
