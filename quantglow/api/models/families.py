@@ -112,7 +112,7 @@ def _float_family(source: Source, input_shapes: InputShapes | None = None) -> Fa
 def _family(
     source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
 ) -> Family:
-    def make(case: Case) -> Graph:
+    def make(case: FreeCase) -> Graph:
         return finish(source.at(case))
 
     notes = source.conversions
