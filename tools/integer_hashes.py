@@ -61,7 +61,7 @@ def with_integer_results(graph: Graph, features: bool = False) -> Graph:
 def _features(node: Node) -> Node:
     """The nearest integers of more than a few elements that a value depends on, else itself."""
     before = node
-    while before.type.size < FEWEST:
+    while int(before.type.size) < FEWEST:
         integers = [x for x in before.operands if x.type.quant and not isinstance(x, Constant)]
         if not integers:
             return node

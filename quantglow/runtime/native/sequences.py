@@ -23,6 +23,7 @@ import numpy as np
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.table_walk import INTERNAL_RUN_ALONE, read_template
 from quantglow.ir.program.strides import dense_strides
+from quantglow.ir.symbolic.size import fixed
 from quantglow.ir.types import TensorType
 from quantglow.runtime.jit.library import addresses
 from quantglow.runtime.native.buffers import aligned_address, uninitialized
@@ -244,7 +245,7 @@ def _check_part(
     """
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
     nbytes = math.prod(shape) * part.dtype.nbytes
-    is_whole_buffer = sizes == [*dense_strides(shape), nbytes]
+    is_whole_buffer = sizes == [*fixed(dense_strides(shape)), nbytes]
     if (part.dtype, joined) != (whole.dtype, whole.fixed_shape) or not is_whole_buffer:
         raise BackendError(
             f"{part.name!r} is {whole}, which {pieces} pieces of {whole.with_shape(shape)} do not "

@@ -292,7 +292,7 @@ def _reads(stored: tuple[LlvmExecutable, int], segment: Graph) -> bool:
     """Whether a stored program reads the inputs of a graph; one for pieces is asked where these are
     put together."""
     executable, pieces = stored
-    kinds = {node.name: (node.type.shape, node.type.dtype.numpy) for node in segment.inputs}
+    kinds = {node.name: (node.type.fixed_shape, node.type.dtype.numpy) for node in segment.inputs}
     return pieces > 1 or executable.inputs == kinds
 
 
