@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node, ancestors
 from quantglow.ir.ops import Where
-from quantglow.ir.symbolic.size import decide
 from quantglow.support.arrays import Array
 
 Listener = Callable[[Node, Array], None]
@@ -34,7 +33,7 @@ def find_branches(graph: Graph) -> list[Branch]:
     """The branches of every single condition that chooses between values."""
     readers: dict[Node, list[Where]] = defaultdict(list)
     for node in graph.nodes:
-        if isinstance(node, Where) and decide(node.condition.type.size == 1):
+        if isinstance(node, Where) and node.condition.type.is_single:
             readers[node.condition].append(node)
     branches = []
     for condition, chosen in readers.items():

@@ -206,6 +206,11 @@ class TensorType(Concise):
         """Whether there are no elements, see ``decide``."""
         return not decide(self.size != 0)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one element, see ``decide``."""
+        return decide(self.size == 1)
+
     @cached_property
     def fixed_shape(self) -> FixedShape:
         """The shape of a weight, or of an array that is there: no size of it is free."""

@@ -92,7 +92,7 @@ class Loop(Node):
 
     def _check_condition(self) -> None:
         first = self.carried[0].type if self.carried else None
-        if first is None or first.dtype is not DType.BOOL or decide(first.size != 1):
+        if first is None or first.dtype is not DType.BOOL or not first.is_single:
             raise self.refuse("its first carried value is no condition")
         if len(self.body.outputs) > len(self.carried):
             raise self.refuse("it stacks values of an unknown number of trips")

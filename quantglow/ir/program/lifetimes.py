@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Copy, Dealloc, Instruction, View
+from quantglow.ir.symbolic.size import decide
 
 
 def first_uses(steps: Sequence[Instruction]) -> dict[Buffer, int]:
@@ -70,7 +71,8 @@ def siblings(node: Loop, nodes: Sequence[Node]) -> list[Loop]:
         for other in nodes
         if isinstance(other, Loop)
         and other.body is node.body
-        and (other.operands, other.trips) == (node.operands, node.trips)
+        and other.operands == node.operands
+        and decide(other.trips == node.trips)
     ]
 
 

@@ -232,7 +232,7 @@ def _fill(dst: View, attributes: dict[str, Any]) -> Fill:
 def _repeat(condition: list[View], attributes: dict[str, Any]) -> Repeat:
     match attributes:
         case {"name": str() as name, "trips": int() as trips} if trips >= 0:
-            if all((v.type.dtype, v.type.size) == (DType.BOOL, 1) for v in condition):
+            if all(v.type.dtype is DType.BOOL and v.type.is_single for v in condition):
                 return Repeat(name, trips, (), *condition)
     raise ValueError("repeat needs a name, a number of trips, and at most one condition")
 

@@ -118,7 +118,8 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
 
 
 def _are_inside(indices: Array, length: Dim) -> bool:
-    return bool((indices >= -length).all() and (indices < length).all())
+    least, most = int(indices.min(initial=0)), int(indices.max(initial=-1))
+    return decide(least >= -length) and decide(most < length)
 
 
 def _reshape(node: Reshape, part: Slice, uses: Uses) -> Node | None:

@@ -18,7 +18,8 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ir.ops.expression import Expr, arg, call, clip, const
-from quantglow.ir.symbolic.size import Dim, Size, decide, is_free
+from quantglow.ir.ops.windows import has_padding
+from quantglow.ir.symbolic.size import Dim, Size, decide, is_free, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import tag, unique_names
@@ -99,7 +100,7 @@ def _is_filter(conv: Conv) -> bool:
         and conv.residual is None
         and conv.w.type.fixed_shape[:2] == (1, TAPS)
         and (conv.strides, conv.dilations, conv.group) == ((1, 1), (1, 1), 1)
-        and (conv.pads[0], conv.pads[2]) == (0, 0)
+        and not has_padding((conv.pads[0], 0, conv.pads[2], 0))
         and min(conv.w.type.fixed_shape[2:]) >= FEWEST_CHANNELS
     )
 
@@ -147,7 +148,7 @@ def pad(node: Conv, tiles: Dim) -> Node:
     """x with its pads, and as much more as fills the last tile."""
     _, left, _, right = node.pads
     missing = RESULTS * tiles - node.type.shape[2]
-    if not (left or right or is_free(missing) or missing):
+    if surely_equal((left, right, missing), (0, 0, 0)):
         return node.x
     pad = tag(node, "pad")
     return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + missing, 0))

@@ -128,7 +128,7 @@ def _on_cells(
 
 def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> Node:
     """An operand, broadcast or not, with its axes split as ``groups`` say."""
-    if operand.type.size == 1:
+    if operand.type.is_single:
         return operand
     missing = len(groups) - operand.type.rank
     shape: list[Dim] = []

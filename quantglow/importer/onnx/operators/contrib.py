@@ -60,7 +60,7 @@ def rotary_embedding(call: Call) -> Node:
     x, positions = call.node(0), call.tensor(1)
     is_flat = x.type.rank == 3
     rows = x.type.shape[1 if is_flat else 2]
-    if positions.type.size == 1:
+    if positions.type.is_single:
         first = steps.reshape(positions, 1, 1)
         value = fn("iadd", arg(0), fn("int64", arg(1)))
         positions = steps.integers(value, steps.iota((1, rows), 1), first)

@@ -23,7 +23,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.expression import arg, const
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.groupwise import BITS, PackedWeights, pack_codes, unpack_codes
-from quantglow.ir.symbolic.size import Dim, Shape, prod
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -77,12 +77,12 @@ def mat_mul_n_bits(call: Call) -> Node:
     """x [..., K] times weights [N, K]; int8 activations where ``accuracy_level`` allows them."""
     depth, columns = call.integer("K", 0), call.integer("N", 0)
     *batch, k = call.shape(0)
-    if k != depth:
+    if decide(k != depth):
         raise ValueError(f"A has {k} columns, but K is {depth}")
     if call.integer("weight_prepacked", 0):
         raise Unsupported("its weights are packed for another processor")
     shape = (*batch, columns)
-    if not prod(call.shape(1)):
+    if decide_in(0, call.shape(1)):
         return _omit(call, shape)
     blocks = _parse_blocks(call, depth, columns)
     x = _gather_rows(call, (prod(batch), k))

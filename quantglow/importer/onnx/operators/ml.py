@@ -26,7 +26,7 @@ from quantglow.ir.ops.pooling import ReduceMax, ReduceSum
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat
 from quantglow.ir.ops.unary import Abs, Sigmoid, Sqrt
-from quantglow.ir.symbolic.size import decide, prod
+from quantglow.ir.symbolic.size import decide, decide_equal, prod
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -102,7 +102,8 @@ def feature_vectorizer(call: Call) -> Node:
     """Columns side by side, as floats."""
     parts = [_features(call, i) for i in range(len(call.proto.input))]
     widths = call.integers("inputdimensions", ())
-    if [p.type.shape[1:] for p in parts] != [(width,) for width in widths]:
+    stated = [(width,) for width in widths]
+    if not decide_equal([part.type.shape[1:] for part in parts], stated):
         raise Unsupported(f"its inputs do not have the {list(widths)} columns that it states")
     return Concat(name=call.result, parts=tuple(parts), axis=1) if len(parts) > 1 else parts[0]
 
@@ -207,7 +208,7 @@ def linear(call: Call, count: int, name: str) -> Node:
     rows = reshape(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     coefficients = np.asarray(call.attributes.get("coefficients", ()), np.float32)
     intercepts = np.asarray(call.attributes.get("intercepts", ()), np.float32)
-    if rows.type.rank != 2 or coefficients.size != count * rows.type.shape[1]:
+    if rows.type.rank != 2 or decide(coefficients.size != count * rows.type.shape[1]):
         raise Unsupported(f"{coefficients.size} coefficients for inputs of shape {x.type.shape}")
     if intercepts.size not in (0, count):
         raise Unsupported(f"{intercepts.size} intercepts for {count} scores")

@@ -24,7 +24,7 @@ from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.ir.symbolic.size import Dim, decide, is_free
+from quantglow.ir.symbolic.size import Dim, decide, decide_equal, is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -128,10 +128,12 @@ def sequence_lengths(call: Call, steps: Dim, batch: Dim) -> Node | None:
     """
     if not call.has(4):
         return None
-    if call.shape(4) != (batch,):
+    if not decide_equal(call.shape(4), (batch,)):
         raise ValueError(f"sequence_lens has shape {call.shape(4)}, not ({batch},) as the batch")
-    if call.is_known(4) and (call.array(4, "sequence_lens") == steps).all():
-        return None
+    if call.is_known(4):
+        lengths = call.array(4, "sequence_lens").tolist()
+        if all(decide(length == steps) for length in lengths):
+            return None
     operand, wide = call.tensor(4), fn("int64", arg(0))
     checked = positions(call, "length", wide, [operand], [Bound(wide, wide, steps, closed=True)])
     # A Gather checks its indices: each length is looked up in a table of all.

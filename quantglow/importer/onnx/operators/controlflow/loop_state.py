@@ -86,7 +86,7 @@ def by_value(call: Call, holds: Node) -> Iterator[Condition]:
 
 
 def _scalar(call: Call, x: Node, dtype: DType) -> Node:
-    if (x.type.dtype, x.type.size) != (dtype, 1):
+    if x.type.dtype is not dtype or not x.type.is_single:
         raise Unsupported(f"{x.name!r} is {x.type}, no scalar of {dtype}")
     return x if not x.type.shape else Reshape(name=call.derive("scalar"), x=x, shape=())
 
@@ -138,7 +138,7 @@ class Growing:
     def window(self, x: Node) -> Node:
         """The last rows of a value, those that the next trip reads."""
         rows = x.type.shape[self.axis]
-        if rows == self.window_rows:
+        if decide(rows == self.window_rows):
             return x
         return along_span(
             self.call.derive("last"),

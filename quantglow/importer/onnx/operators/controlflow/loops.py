@@ -278,17 +278,13 @@ def _results(parts: CarriedState, loop: LoopOutputs, first: int) -> dict[str, Va
     return values
 
 
-def _is_one(node: Node) -> bool:
-    return decide(node.type.size == 1)
-
-
 def _check_ranks(parts: CarriedState, first_values: Sequence[Node], ends: Sequence[Node]) -> None:
     """Raise ``Widening`` if values of one element have more dimensions after the first trip, which
     surely runs."""
     shapes = {
         number: after.type.fixed_shape
         for number, before, after in zip(parts.changing, first_values, ends, strict=False)
-        if _is_one(before) and _is_one(after) and before.type.rank < after.type.rank
+        if before.type.is_single and after.type.is_single and before.type.rank < after.type.rank
     }
     if shapes and surely_runs(parts.call):
         raise Widening(shapes)

@@ -117,7 +117,7 @@ def _choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
     compiled, or that differ in type.
     """
     condition = call.tensor(0)
-    if condition.type.size != 1:
+    if not condition.type.is_single:
         raise Unsupported("its condition is no scalar")
     then_values = _compute(call, "then_branch", import_body)
     else_values = _compute(call, "else_branch", import_body)
@@ -137,7 +137,7 @@ def _choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
 def _of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
     """Two values; in loops, if both are one element, the one of fewer dimensions gets those of the
     other, as exporters do not tell scalars from vectors of one element."""
-    if not call.scope.loops or x.type.size != 1 or y.type.size != 1:
+    if not call.scope.loops or not x.type.is_single or not y.type.is_single:
         return x, y
     return rerank(call, x, y.type.shape), rerank(call, y, x.type.shape)
 

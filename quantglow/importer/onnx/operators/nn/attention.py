@@ -286,7 +286,7 @@ def mask(steps: FusedNodes, columns: Dim) -> tuple[tuple[Node, ...], Node | None
     call = steps.call
     if not call.has(3):
         return (), None
-    if call.shape(3)[-1] not in (1, columns):
+    if not decide_in(call.shape(3)[-1], (1, columns)):
         raise Unsupported("the mask is shorter than the keys")
     operand = call.tensor(3)
     if not call.is_float(3):

@@ -104,7 +104,7 @@ class FusedNodes:
     def heads(self, x: Node, heads: Dim) -> Node:
         """``[batch, steps, heads * size]`` as ``[batch, heads, steps, size]``."""
         batch, steps, width = x.type.shape
-        if width % heads:
+        if decide(width % heads != 0):
             raise Unsupported(f"{width} columns do not make {heads} heads")
         return self.transpose(self.reshape(x, batch, steps, heads, width // heads), 0, 2, 1, 3)
 

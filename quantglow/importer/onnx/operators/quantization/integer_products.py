@@ -40,6 +40,7 @@ from quantglow.ir.ops import Conv, Elementwise, Gemm, ReduceMax, ReduceMin, Resh
 from quantglow.ir.ops.expression import Expr, arg, const, iconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.windows import Images, conv2d, fixed_pads, has_padding
+from quantglow.ir.symbolic.size import decide
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 
@@ -58,14 +59,14 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
     """``whole`` integers x [..., K] times weights [K, N] that are known and centered, int32.
     Raises ``ValueError`` for another K."""
     *batch, k = x.type.shape
-    if k != len(weights):
+    if decide(k != len(weights)):
         raise ValueError(f"x has {k} columns, but the weights have {len(weights)} rows")
     rows = Reshape(name=call.derive("rows"), x=x, shape=(prod(batch), k))
 
     def product(name: str, part: slice, w: Array) -> Node:
         start, size = part.start, part.stop - part.start
         piece: Node = rows
-        if size < k:
+        if decide(size < k):
             piece = Slice(
                 name=call.derive("piece"),
                 x=rows,
@@ -127,7 +128,7 @@ class ZeroPoint:
         less = 128 if unsigned else 0
         if not call.has(position):
             return ZeroPoint(None, less)
-        if prod(call.shape(position)) != 1:
+        if decide(prod(call.shape(position)) != 1):
             raise Unsupported("its first operand has a zero point for each row")
         if call.is_known(position):
             zero_point = int(call.array(position, "zero point").reshape(()))

@@ -32,7 +32,7 @@ from quantglow.ir.ops.expression import arg
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.groupwise import GRAIN, LONGEST, PackedWeights, pack_codes
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Table
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import Shape, decide
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 
@@ -145,7 +145,8 @@ def dequantize_linear(call: Call) -> Node | KnownValue:
 def _check_scales(scales: Array, shape: Shape, axis: int) -> None:
     """Raise ``ValueError`` for a vector of scales that is not one for each element of an axis."""
     count = scales.size
-    if scales.ndim == 1 and count > 1 and (axis >= len(shape) or shape[axis] != count):
+    is_vector = scales.ndim == 1 and count > 1
+    if is_vector and (axis >= len(shape) or decide(shape[axis] != count)):
         raise ValueError(f"{count} scales do not fit axis {axis} of {shape}")
 
 

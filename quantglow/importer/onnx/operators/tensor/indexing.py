@@ -229,7 +229,7 @@ def _are_below(indices: Node, length: Dim) -> bool:
 def gather_elements(call: Call) -> Node:
     x, indices = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    if isinstance(x, Expand) and x.x.type.size == 1 and _are_below(indices, x.type.shape[axis]):
+    if isinstance(x, Expand) and x.x.type.is_single and _are_below(indices, x.type.shape[axis]):
         one = reshape(call, x.x, (1,) * indices.type.rank)
         return Expand(name=call.result, x=one, shape=indices.type.shape)
     gathered = _rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
@@ -274,7 +274,7 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
     """The last axis taken apart."""
     *outer, depth = indices.type.shape
     columns = []
-    for i in range(depth):
+    for i in range(int(depth)):
         starts, ones = (*(0 for _ in outer), i), (1,) * (len(outer) + 1)
         part = Slice(
             name=call.derive("axis"), x=indices, starts=starts, sizes=(*outer, 1), steps=ones
@@ -296,6 +296,7 @@ def top_k(call: Call) -> list[Node]:
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", -1),), x.type.rank)
     (k,) = (call.parameter("k", 1) or (0,)) if call.has(1) else (call.integer("k", 0),)
+    k = int(k)
     if not k:
         raise Unsupported("k is 0, so its results have no elements")
     perm = _axis_last(x.type.rank, axis)

@@ -72,7 +72,7 @@ def _coordinate_axes(indices: Node, number: int) -> list[int]:
     last = indices.type.rank - 1
     if not isinstance(indices, Concat) or indices.axis != last:
         return []
-    if any(part.type.shape[last] != 1 for part in indices.parts):
+    if any(decide(part.type.shape[last] != 1) for part in indices.parts):
         return []
     return [axis for axis in _index_axes(indices.parts[number]) if axis != last]
 
@@ -114,7 +114,7 @@ def _axes_of_array(array: Array) -> list[int]:
 
 def _longer_axes(shape: Shape) -> list[int]:
     """The axes that are not 1."""
-    return [axis for axis, size in enumerate(shape) if size != 1]
+    return [axis for axis, size in enumerate(shape) if decide(size != 1)]
 
 
 def _sizes_at(shape: Shape, axes: Sequence[int]) -> Shape:
@@ -144,14 +144,14 @@ def _step_before(at: Position) -> Position | None:
     """The same position from the operand of its base."""
     node = at.base
     match node:
-        case Reshape(x=x) if node.type.size == 1:
+        case Reshape(x=x) if node.type.is_single:
             return replace(at, base=x)
         case Add(x=x, y=Constant() as y) | Add(x=Constant() as y, y=x) if _is_integer(y):
             return replace(at, base=x, offset=at.offset + int(y.value.item()))
         case Elementwise(args=(x,), expression=Expr(op=op, args=(Expr("arg"),))) if op in CASTS:
             kinds = (x.type.dtype, node.type.dtype)
             is_exact = at.is_exact and all(kind is DType.I64 for kind in kinds)
-            return replace(at, base=x, is_exact=is_exact) if x.type.size == 1 else None
+            return replace(at, base=x, is_exact=is_exact) if x.type.is_single else None
         case Elementwise(args=(x, Constant() as y)) | Elementwise(args=(Constant() as y, x)):
             return _before_function(at, node, x, y)
     return None
@@ -159,7 +159,7 @@ def _step_before(at: Position) -> Position | None:
 
 def _before_function(at: Position, node: Elementwise, x: Node, y: Constant) -> Position | None:
     """Before a sum with a constant, or a minimum that is the last step."""
-    if x.type.size != 1 or y.value.size != 1 or node.type.dtype is not DType.I64:
+    if not x.type.is_single or y.value.size != 1 or node.type.dtype is not DType.I64:
         return None
     value, (x_at, y_at) = int(y.value.item()), (node.args.index(x), node.args.index(y))
     match node.expression:
@@ -205,7 +205,7 @@ def _span_between(start: Node, end: Node, length: int | None = None) -> IndexSpa
     """The span from a computed start to a computed end, if its length is known; ``length``: that of
     the axis that it is a part of."""
     kinds = {start.type.dtype, end.type.dtype}
-    if kinds != {DType.I64} or start.type.size != 1 or end.type.size != 1:
+    if kinds != {DType.I64} or not start.type.is_single or not end.type.is_single:
         return None
     first, last = _index_position(start), _index_position(end)
     count, bounds = last.offset - first.offset, [b for b in (length, last.bound) if b is not None]
