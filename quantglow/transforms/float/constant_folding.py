@@ -22,6 +22,7 @@ from quantglow.ir.ops.convolution import Conv
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.indexing import Gather
 from quantglow.ir.ops.loop import Loop
+from quantglow.ir.ops.native import computing_with
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Dequantize
 from quantglow.ir.ops.shape import Expand, Reshape, Slice
@@ -62,7 +63,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     if decide(count_work(node) > MOST_WORK):
         return decline(node, "its value takes too much work")
     values = [o.value for o in operands if isinstance(o, Constant)]
-    value = np.array(node.evaluate(*values), order="C")
+    with computing_with(None):  # sums of native code have another order, and one model one graph
+        value = np.array(node.evaluate(*values), order="C")
     element = node.type.element if node.type.quant else None
     return Constant(name=node.name, value=value, element=element)
 
