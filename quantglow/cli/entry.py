@@ -12,8 +12,7 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
-INTERRUPTED = 128 + signal.SIGINT
-"""The exit code of shells for Ctrl-C."""
+from quantglow.cli import INTERRUPTED
 
 
 def main() -> int:

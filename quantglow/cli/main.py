@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.cli import (
+    INTERRUPTED,
     bench,
     bundle,
     calibrate,
@@ -29,7 +30,6 @@ from quantglow.cli import (
     opt,
     tune,
 )
-from quantglow.cli.entry import INTERRUPTED
 from quantglow.cli.files import STDIN, check_timeline, from_stdin
 from quantglow.cli.flags import FLAG, in_flags, with_config
 from quantglow.support.errors import OptionError, QuantglowError
