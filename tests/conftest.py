@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import tempfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,27 @@ def pytest_configure(config: pytest.Config) -> None:
     if "QUANTGLOW_CACHE_DIR" not in os.environ:
         folder = os.environ["QUANTGLOW_CACHE_DIR"] = tempfile.mkdtemp(prefix="quantglow-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(autouse=True)
+def sizes_are_decided(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Fail where code takes a condition on free sizes for an answer, also if that is caught: then
+    a model would only lose its program for all shapes."""
+    from quantglow.ir.symbolic import size  # its settings above must be made before
+
+    places: list[str] = []
+
+    def note(condition: str) -> TypeError:
+        places.append("".join(traceback.format_stack(limit=4)[:-2]))
+        return error(condition)
+
+    error = size.undecided
+    monkeypatch.setattr(size, "undecided", note)
+    yield
+    if places and "undecided" not in request.keywords:
+        pytest.fail(f"decide() has to be asked:\n{places[0]}")
 
 
 QUICK = (

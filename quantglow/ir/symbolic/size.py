@@ -26,6 +26,11 @@ from quantglow.ir.symbolic.guards import Guard, Guards, Relation
 Array = npt.NDArray[Any]
 
 
+def undecided(condition: str) -> TypeError:
+    """The error of code that takes a condition for an answer."""
+    return TypeError(f"whether {condition} depends on the shape: decide() has to be asked")
+
+
 @dataclass(frozen=True, eq=False)
 class Condition:
     """A relation between sizes that holds for some shapes and not for others."""
@@ -34,7 +39,7 @@ class Condition:
     guards: Guards
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"whether {self.guard} depends on the shape: decide() has to be asked")
+        raise undecided(str(self.guard))
 
 
 class Size:
@@ -147,7 +152,7 @@ class Size:
         return hash(self.expression)
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"whether {self} is 0 depends on the shape: decide() has to be asked")
+        raise undecided(f"{self} is 0")
 
     def __index__(self) -> int:
         return self.guards.fix(self.expression)

@@ -112,6 +112,7 @@ def test_a_guard_proves_others() -> None:
         lambda t: [1, 2, 3].index(t),
     ],
 )
+@pytest.mark.undecided
 def test_only_decide_asks_for_a_guard(use: Callable[[Dim], object]) -> None:
     (t,), guards = free_sizes(T=5)
     with pytest.raises(TypeError, match=r"depends on the shape: decide\(\) has to be asked"):

@@ -17,7 +17,8 @@ from quantglow.importer.onnx.resolvers import external
 from quantglow.ir.graph.attributes import encode
 from quantglow.ir.graph.family import Case
 from quantglow.ir.symbolic.size import size, to_expression
-from quantglow.runtime.shapes import general_programs, general_segments
+from quantglow.memory import planning
+from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
 from quantglow.runtime.shapes.specializations import FOR_ALL
 from quantglow.support.arrays import Array
@@ -192,13 +193,13 @@ def test_a_graph_of_all_shapes_is_imported_with_its_operators_of_onnxruntime() -
 
 def test_segments_are_scheduled_as_the_user_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    real = general_segments.plan_program
+    real = planning.plan_program
 
     def planned(*arguments: Any, schedule: str) -> Any:
         asked.append(schedule)
         return real(*arguments, schedule=schedule)
 
-    monkeypatch.setattr(general_segments, "plan_program", planned)
+    monkeypatch.setattr(planning, "plan_program", planned)
     compiled = qg.compile(deformable(), num_threads=1, schedule="memory")
     for shape in SIZES:
         compiled(image(shape))

@@ -254,7 +254,7 @@ def _range_computed(call: Call) -> Node | None:
     """A Range of step 1 as a look-up; None if its length is not known."""
     if not _in_loop(call, 0, 1) or not call.is_known(2) or call.is_float(0):
         return None
-    if call.array(2, "delta").item() != 1:
+    if decide(call.array(2, "delta").item() != 1):
         return None
     span = _span_between(call.tensor(0), call.tensor(1))
     if span is None or span.bound is None:

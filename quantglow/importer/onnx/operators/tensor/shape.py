@@ -183,7 +183,7 @@ def concat(call: Call) -> Node:
 @importer("Expand")
 def expand(call: Call) -> Node:
     x = call.tensor(0)
-    dims = tuple(call.array(1, "shape").tolist())
+    dims: Shape = tuple(call.array(1, "shape").tolist())
     return Expand(name=call.result, x=x, shape=broadcast_shapes(x.type.shape, dims))
 
 
@@ -255,7 +255,7 @@ def sequence(call: Call) -> Array | Node:
     is_free_range = (has_free(start) or has_free(limit)) and not has_free(delta)
     if is_free_range and delta == 1 and decide(start.item() >= 0):
         return counting(call.derive("all"), call.result, start.item(), limit.item())
-    if not delta:
+    if decide(delta.item() == 0):
         raise ValueError("delta is 0")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
     call.reserve((count,), 8)
@@ -272,8 +272,8 @@ def counting(whole: str, name: str, start: Dim, limit: Dim) -> Node:
 
 @importer("ConstantOfShape")
 def fill(call: Call) -> Array | Node:
-    dims = tuple(call.array(0, "shape").reshape(-1).tolist())
-    if min(dims, default=0) < 0:
+    dims: Shape = tuple(call.array(0, "shape").reshape(-1).tolist())
+    if any(decide(size < 0) for size in dims):
         raise Unsupported(f"it would have shape {dims}")
     value = call.attributes.get("value")
     element = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
@@ -281,4 +281,4 @@ def fill(call: Call) -> Array | Node:
         one = Constant(name=call.derive("one"), value=as_element(element.reshape(-1)[0]))
         return Expand(name=call.result, x=one, shape=dims)
     call.reserve(dims, element.itemsize)
-    return np.full(dims, element.reshape(-1)[0])
+    return np.full(fixed(dims), element.reshape(-1)[0])
