@@ -203,4 +203,4 @@ def test_segments_are_scheduled_as_the_user_asks(monkeypatch: pytest.MonkeyPatch
     compiled = qg.compile(deformable(), num_threads=1, schedule="memory")
     for shape in SIZES:
         compiled(image(shape))
-    assert asked == ["memory"] * 2
+    assert len(asked) >= 2 and set(asked) == {"memory"}
