@@ -30,7 +30,8 @@ EVERY, FEWEST_SAMPLES = 5, 10
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 NO_WEIGHTS_QUANTIZED = "no weights are quantized; the reasons are in the table of layers"
-"""Note of a report whose model is float after all."""
+NO_MATRICES = "no weights are quantized: no product or table has a matrix of constants"
+"""Notes of reports whose model is float after all."""
 
 
 @dataclass(frozen=True)

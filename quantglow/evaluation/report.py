@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from quantglow.evaluation.accuracy import (
+    NO_MATRICES,
     NO_WEIGHTS_QUANTIZED,
     NOTHING_QUANTIZED,
     LayerAccuracy,
@@ -134,7 +135,7 @@ class Report(Concise, HasView):
     @property
     def is_all_float(self) -> bool:
         """Whether a model that was to be quantized has no int8 operator, nor quantized weights."""
-        return not {NOTHING_QUANTIZED, NO_WEIGHTS_QUANTIZED}.isdisjoint(self.notes)
+        return not {NOTHING_QUANTIZED, NO_WEIGHTS_QUANTIZED, NO_MATRICES}.isdisjoint(self.notes)
 
     @property
     def subject(self) -> str:

@@ -15,7 +15,13 @@ from quantglow.api.models.families import open_source
 from quantglow.api.pipeline.compilation import with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
-from quantglow.evaluation.accuracy import NO_WEIGHTS_QUANTIZED, SAME, UNSEEN, LayerAccuracy
+from quantglow.evaluation.accuracy import (
+    NO_MATRICES,
+    NO_WEIGHTS_QUANTIZED,
+    SAME,
+    UNSEEN,
+    LayerAccuracy,
+)
 from quantglow.evaluation.layers import MAX_SAMPLES
 from quantglow.evaluation.outputs import output_accuracy, reference
 from quantglow.evaluation.report import Report
@@ -53,7 +59,6 @@ FLOAT = "float"
 """Precision of what is not quantized."""
 
 NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
-NO_MATRICES = "no weights are quantized: no product or table has a matrix of constants"
 NOT_COMPARED: dict[str, Any] = {"notes": ()}
 
 

@@ -110,5 +110,6 @@ def _macs_in(step: Instruction) -> Dim:
 def _nbytes(call: EmittedCall) -> Dim:
     """Bytes of all operands; of a fill only the bytes it writes."""
     if isinstance(call.step, Fill):
-        return sum([box.type.nbytes for box in call.step.boxes()], 0)
+        total: Dim = sum(box.type.nbytes for box in call.step.boxes())
+        return total
     return call.nbytes

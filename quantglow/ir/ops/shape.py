@@ -15,7 +15,6 @@ from quantglow.ir.symbolic.size import (
     broadcast_shapes,
     decide,
     decide_equal,
-    decide_min,
     fixed,
     prod,
 )
@@ -211,7 +210,7 @@ class Pad(Node):
         rank = self.x.type.rank
         if len(self.before) != rank or len(self.after) != rank:
             raise self.refuse("before and after need one entry for each axis")
-        if decide(decide_min(*self.before, *self.after, 0) < 0):
+        if any(decide(width < 0) for width in (*self.before, *self.after)):
             raise self.refuse("negative pads are written as Slice")
         if not element_kind(self.x.type) & (REALS | Kind.WIDE) and not self._is_storable():
             raise self.refuse(f"{self.value} is not an element of {self.x.type.element}")

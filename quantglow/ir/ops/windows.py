@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.native import Ends, NativeOps, native_ops
-from quantglow.ir.symbolic.size import Dim, decide, decide_max, decide_min, fixed
+from quantglow.ir.symbolic.size import Dim, decide, fixed
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each
 
@@ -55,9 +55,10 @@ def check_windows(
     """Raise ``TypeRuleError`` unless every tap of every window lies in the padded input."""
     if min(*kernel, *strides, *dilations) < 1:
         raise node.refuse(f"kernel {kernel}, strides {strides}, dilations {dilations} must be > 0")
-    if decide(decide_min(*pads) < 0):
+    if any(decide(pad < 0) for pad in pads):
         raise node.refuse(f"pads {pads} must not be negative: what cuts is a Slice")
-    if decide(decide_max(*kernel, *strides, *dilations, *pads) > LARGEST_WINDOW):
+    widest = max(*kernel, *strides, *dilations)
+    if widest > LARGEST_WINDOW or any(decide(pad > LARGEST_WINDOW) for pad in pads):
         raise node.refuse(f"windows, steps and pads may be {LARGEST_WINDOW} wide at most")
 
 

@@ -127,7 +127,8 @@ class Expression:
         self.terms = terms
         first, factor = terms[0] if terms else ((), 0)
         self.constant = None if first else factor
-        self._hash = hash(terms)
+        # Python hashes -1 as -2, and what tells keys apart must not be a question of guards.
+        self._hash = hash(tuple((monomial, 2 * factor) for monomial, factor in terms))
         self._bounds: Bounds | None = None
         self._text: str | None = None
 

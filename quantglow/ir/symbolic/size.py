@@ -2,9 +2,10 @@
 
 A ``Size`` computes with integers, and with them is a ``Dim``: what shapes, strides and offsets
 consist of.  Whether two sizes are equal, or one is smaller, is a ``Condition`` where neither answer
-holds for all shapes; ``decide`` answers it by proof or by a guard.  Nothing else does: a condition
-has no truth value, so that every guard has a place in the code that asks for it by name.  ``int``
-and whatever needs a plain integer (``range``, an index, a NumPy array) fix the value by a guard.
+holds for all shapes; ``decide`` answers it by proof or by a guard.  A condition has no truth value,
+so that a guard has a place in the code that asks for it by name: ``decide`` and its kin, divisions,
+which ask for the sign of the divisor, and what says here that it decides.  ``int`` and whatever
+needs a plain integer (``range``, an index, a NumPy array) fix the value by a guard.
 """
 
 from __future__ import annotations

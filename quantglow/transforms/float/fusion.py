@@ -24,7 +24,6 @@ from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
 from quantglow.transforms.float.constant_folding import (
     absorbs,
     is_float,
-    is_infinite,
     scalar_constant,
 )
 from quantglow.transforms.rewrite import RewritePass, Uses, decline, rewrite_pass
@@ -131,9 +130,8 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         if not isinstance(conv, Conv) or not absorbs(conv, node, uses) or conv is other:
             continue
-        is_alike = decide_equal(conv.type.shape, other.type.shape)
-        is_alike = is_alike and not isinstance(other, Constant)
-        if is_alike and is_float(other) and not is_infinite(other):
+        is_alike = decide_equal(conv.type.shape, other.type.shape) and is_float(other)
+        if is_alike and not isinstance(other, Constant):
             return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
         decline(node, f"{other.name!r} is broadcast, constant, no float or infinite")
     return None

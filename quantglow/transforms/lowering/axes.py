@@ -41,7 +41,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.expression import Expr, arg, call, center_float, const, quantize
 from quantglow.ir.ops.pooling import Reduce
 from quantglow.ir.ops.resize import AntialiasedResize
-from quantglow.ir.symbolic.size import prod
+from quantglow.ir.symbolic.size import Dim, prod
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.transforms.lowering.rules import lowering_rules, lowers, tag
@@ -56,10 +56,11 @@ def _lower_reduce(node: Node) -> Node | None:
         return None
     shape, axes = node.x.type.shape, node.axes
     x = node.x
+    inner: Dim = 1
     if not axes or list(axes) != list(range(axes[0], axes[-1] + 1)):
         outer_axes = [i for i in range(len(shape)) if i not in axes]
         x = Transpose(name=tag(node, "gathered"), x=x, perm=(*outer_axes, *axes))
-        outer, inner = prod(shape[i] for i in outer_axes), prod(())
+        outer = prod(shape[i] for i in outer_axes)
     else:
         outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
     reduced = prod(shape[i] for i in axes)

@@ -128,6 +128,14 @@ def test_relations_of_all_shapes_are_plain_answers() -> None:
     assert not guards.recorded
 
 
+def test_keys_are_told_apart_without_a_question() -> None:
+    """Python hashes -1 as -2, and ``m - n`` as ``m - 2 * n`` if nothing is done about it."""
+    (m, n), guards = free_sizes(M=9, N=2)
+    assert {m - n: 1}.get(m - 2 * n) is None
+    assert len({(m - n,), (m - 2 * n,), (m + -n,)}) == 2
+    assert not guards.recorded
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -26,6 +26,7 @@ from quantglow.ir.symbolic.size import (
     decide,
     decide_equal,
     fixed,
+    has_free,
     prod,
     surely_equal,
 )
@@ -171,7 +172,9 @@ def check_known(call: Call, length: Dim) -> None:
     """Raise ``ValueError`` for known indices (operand 1) that are out of range for an axis."""
     if call.is_known(1):
         indices = call.array(1, "indices")
-        for index in indices.reshape(-1).tolist():
+        known = indices.reshape(-1).tolist()
+        ends = known if has_free(indices) or not known else (min(known), max(known))
+        for index in ends:
             if decide(index >= -length) and decide(index < length):
                 continue
             raise ValueError(f"index {index} is out of range for an axis of length {length}")
