@@ -183,8 +183,8 @@ both."""
 FAR = "far from float, and not usable as it is"
 
 ALL_FLOAT_WARNING = (
-    "WARNING: nothing is quantized; the reasons are in the table of layers. The outputs are those "
-    "of the float model."
+    "WARNING: nothing is quantized; the notes and the table of layers say why. The outputs are "
+    "those of the float model."
 )
 """Headline of a model in which nothing is quantized."""
 

@@ -80,9 +80,9 @@ def _complete(name: str, dims: tuple[PortDim, ...] | None, symbols: Mapping[str,
         sizes = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
         if sizes and not isinstance(sizes[0], Dim):
             sizes[0] = 1
-        known = tuple(d for d in sizes if isinstance(d, Dim))
-        if len(known) == len(sizes):
-            return known
+        shape = tuple(d for d in sizes if isinstance(d, Dim))
+        if len(shape) == len(sizes):
+            return shape
     raise ModelError(
         f"input {name!r} has free dimensions {dims_text(dims)}. "
         f"Remedy: give its shape: input_shapes={{{name!r}: (…)}}"

@@ -81,8 +81,8 @@ class Conv(Contraction):
     @property
     def depthwise(self) -> bool:
         """One input channel for each output channel."""
-        is_own = decide(self.group == self.x.type.shape[3]) and self.group == self.w.type.shape[3]
-        return is_own and self.group > 1
+        is_alike = decide(self.group == self.x.type.shape[3])
+        return is_alike and self.group == self.w.type.fixed_shape[3] and self.group > 1
 
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
         images, weights = exact_operands(self.x.type, x, w, fixed_pads(self.pads))

@@ -127,7 +127,8 @@ class Expression:
         self.terms = terms
         first, factor = terms[0] if terms else ((), 0)
         self.constant = None if first else factor
-        # Python hashes -1 as -2, and what tells keys apart must not be a question of guards.
+        # Twice the factors, for Python hashes -1 as -2: sizes of one hash would be compared where
+        # they are keys, and whether they are equal depends on the shape.
         self._hash = hash(tuple((monomial, 2 * factor) for monomial, factor in terms))
         self._bounds: Bounds | None = None
         self._text: str | None = None

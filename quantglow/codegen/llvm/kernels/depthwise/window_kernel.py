@@ -29,7 +29,7 @@ from quantglow.codegen.llvm.values import FLOAT, I8, I32, PTR, Value, integer, p
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import fixed, is_free
+from quantglow.ir.symbolic.size import fixed, is_free, likely
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -186,7 +186,7 @@ class WindowDepthwise:
             code=self.text,
             pointers=(self.step.inputs[0], self.step.output, self.constants()),
             items=self.y.count * self.axes[1].results,
-            work=float(results * kh * kw),
+            work=float(likely(results) * kh * kw),
             label="depthwise by windows",
             facts=f"windows {self.epilogue.facts}",
         )

@@ -19,6 +19,7 @@ from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, iconst, lconst
 from quantglow.ir.ops.expression import call as fn
 from quantglow.ir.ops.functions import dtype_kind
+from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType, ElementType
 
 X, Y = arg(0), arg(1)
@@ -31,12 +32,12 @@ def map_elements(call: Call, expression: Expr, args: Sequence[Node], dtype: DTyp
     )
 
 
-def constant_like(dtype: DType, value: int) -> Expr:
+def constant_like(dtype: DType, value: Dim) -> Expr:
     """A constant of the kind in which elements of ``dtype`` are computed."""
     kind = dtype_kind(dtype)
     if kind == "f":
-        return const(value)
-    return lconst(value) if kind == "l" else iconst(value)
+        return const(float(value))
+    return lconst(value) if kind == "l" else iconst(int(value))
 
 
 def wrap(value: Expr, dtype: DType) -> Expr:

@@ -139,7 +139,7 @@ def _of_integers(call: Call) -> Node:
     after = x
     if kind == "ReduceMean":
         shape = call.tensor(0).type.shape
-        count = int(prod(shape[axis] for axis in Reduction(call, len(shape)).axes))
+        count = prod(shape[axis] for axis in Reduction(call, len(shape)).axes)
         after = fn("idiv", x, constant_like(dtype, count))
     return _fold(call, functions[kind], before.get(kind, x), after)
 

@@ -30,7 +30,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.binary import Mul, Pow
 from quantglow.ir.ops.pooling import AveragePool, MaxPool, ReduceMax, ReduceMean
 from quantglow.ir.ops.unary import Abs
-from quantglow.ir.symbolic.size import Shape, decide_max
+from quantglow.ir.symbolic.size import Dim, Shape, decide_max
 
 
 @importer("MaxPool")
@@ -117,10 +117,10 @@ def _whole(pool: AveragePool) -> AveragePool:
     """The same windows, with padding up to the end of the last one."""
     if not pool.ceil_mode:
         return pool
-    after = list[int]()
+    after: list[Dim] = []
     for axis in (0, 1):
         reach = pool.dilations[axis] * (pool.kernel[axis] - 1) + 1
         last = (pool.type.shape[axis + 1] - 1) * pool.strides[axis]
         missing = last + reach - pool.x.type.shape[axis + 1] - pool.pads[axis]
-        after.append(int(decide_max(missing, 0)))
+        after.append(decide_max(missing, 0))
     return replace(pool, pads=(*pool.pads[:2], after[0], after[1]), ceil_mode=False)

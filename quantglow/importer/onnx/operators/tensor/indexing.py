@@ -172,9 +172,9 @@ def check_known(call: Call, length: Dim) -> None:
     """Raise ``ValueError`` for known indices (operand 1) that are out of range for an axis."""
     if call.is_known(1):
         indices = call.array(1, "indices")
-        known = indices.reshape(-1).tolist()
-        ends = known if has_free(indices) or not known else (min(known), max(known))
-        for index in ends:
+        values = indices.reshape(-1).tolist()
+        is_plain = values and not has_free(indices)
+        for index in (min(values), max(values)) if is_plain else values:
             if decide(index >= -length) and decide(index < length):
                 continue
             raise ValueError(f"index {index} is out of range for an axis of length {length}")
