@@ -75,7 +75,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     def text() -> str:
         b = Builder(index=target.isa.index)
         pointers = b.kernel(len(views))
-        pointers += _kept_parts(b, target, split, axes[-1], pointers)
+        pointers += _stored_parts(b, target, split, axes[-1], pointers)
         out, expression = op.type.dtype, split.expression
         body = _ElementwiseBody(
             b, target, expression, out, split.dtypes, nest.row, planes, is_small
@@ -87,7 +87,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     return KernelCall(text, views, nest.items, work, "map")
 
 
-def _kept_parts(
+def _stored_parts(
     b: Builder, target: Target, split: RowParts, row: LoopAxis, pointers: Sequence[Value]
 ) -> list[Value]:
     """Compute the parts of rows; where each lies."""

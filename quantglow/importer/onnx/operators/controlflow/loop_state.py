@@ -295,8 +295,9 @@ def _rows_of_slice(call: Call, axis: int, rank: int) -> int | None:
         return None
     at = axes.index(axis)
     start, end = starts[at], ends[at]
-    is_ahead = decide(end >= 0) and (decide(end < TO_THE_END) or decide(steps[at] < 0))
-    if decide(start >= 0) or is_ahead:
+    if decide(start >= 0):
+        return None
+    if decide(end >= 0) and (decide(end < TO_THE_END) or decide(steps[at] < 0)):
         return None
     return int(decide_max(-start, -end))
 

@@ -175,6 +175,12 @@ def _stack(call: Call, loop: LoopOutputs, number: int, name: str) -> Node:
     return Transpose(name=call.scope.claim(name), x=stacked, perm=perm)
 
 
+def _has_few_trips(call: Call) -> bool:
+    """Whether a loop has a known number of trips that may be unrolled."""
+    trips = most_trips(call)
+    return decide(trips > 0) and decide(trips <= MOST_UNROLLED)
+
+
 def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """ONNX Loop: for a number of trips, while a condition holds, or both."""
     if call.scope.problems:
@@ -183,9 +189,7 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
         return widen(call, import_body)
     except Unsupported as reason:
         call.scope.claimed.difference_update(call.proto.output)
-        trips = most_trips(call)
-        is_short = decide(trips > 0) and decide(trips <= MOST_UNROLLED)
-        if isinstance(reason, Changing) and is_short:
+        if isinstance(reason, Changing) and _has_few_trips(call):
             return unroll(call, import_body)
         if growing := growing_values(call, import_body):
             with suppress(Unsupported):
