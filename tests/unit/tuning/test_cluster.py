@@ -34,6 +34,7 @@ from quantglow.tuning.core_fit import Shape, build_graph
 from quantglow.tuning.measuring import Job
 from quantglow.tuning.records import read_records, this_host
 from quantglow.tuning.tuner import Say, Tuner, quiet
+from tests.support.clusters import two_workers
 from tests.support.small_network import small_model, small_samples
 from tests.unit.tuning import workers_of_tests
 from tests.unit.tuning.workers_of_tests import FOLDER
@@ -52,16 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[distributed.Client]:
     """A client of a cluster of two processes of this machine."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=2,
-            dashboard_address=None,
-            silence_logs=50,
-            env={FOLDER: str(folder)},
-        ) as built,
-        distributed.Client(built) as client,
-    ):
+    with two_workers({FOLDER: str(folder)}) as client:
         yield client
 
 

@@ -22,6 +22,7 @@ import quantglow as qg
 from quantglow.api.pipeline import distributed_profiling as profiling_on_workers
 from quantglow.api.pipeline.distributed_profiling import TASK_NBYTES, TASK_SAMPLES, split_tasks
 from quantglow.profiling.samples.feeds import Located
+from tests.support.clusters import two_workers
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of its sockets
@@ -33,12 +34,7 @@ SAMPLES = [floats(1, 1, 28, 28) * scale for scale in np.linspace(0.1, 2, 40, dty
 @pytest.fixture(scope="module")
 def client() -> Iterator[distributed.Client]:
     """A client of a cluster of two processes."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with two_workers() as client:
         yield client
 
 
