@@ -14,7 +14,7 @@ needs have segments of their own, which run if the branch is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Protocol, runtime_checkable
@@ -22,10 +22,11 @@ from typing import Protocol, runtime_checkable
 from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.external import External
 from quantglow.ir.ops.work import count_macs
-from quantglow.ir.symbolic.size import Dim, decide, likely
+from quantglow.ir.symbolic.size import Dim, decide, likely, symbol_name
 from quantglow.support.arrays import Array
-from quantglow.support.classes import Concise
+from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
 
 
@@ -115,7 +116,7 @@ def partition(
     ``branches`` are the ones that run only if they are taken.
     """
     owners = {n: (_owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
-    levels = _Levels(graph, owners, branches)
+    levels = _Levels(graph, owners, branches, late_sizes(graph))
     levels.sink()
     members: dict[Key, list[Node]] = {}
     for node in owners:
@@ -123,7 +124,7 @@ def partition(
     return tuple(
         Segment(
             backends[position],
-            _cut_out(graph, members[level, (position, inside)]),
+            _cut_out(graph, members[level, (position, inside)], levels.deciding),
             tuple(members[level, (position, inside)]),
             tuple(branches[i] for i in inside),
         )
@@ -144,11 +145,34 @@ def _owner(node: Node, backends: Sequence[Backend]) -> int:
     raise BackendError(f"no backend supports {node!r}. Remedy: add one that does to {names}.")
 
 
+@dataclass(frozen=True)
+class LateSize:
+    """A free size that is known when a node has run: the size of its result along ``axis``."""
+
+    symbol: str
+    node: Node
+    axis: int
+
+
+def late_sizes(graph: Graph) -> dict[str, LateSize]:
+    """The sizes that nodes decide, by symbol, in the order of the graph."""
+    known = frozenset[str]().union(*(node.symbols for node in graph.inputs))
+    late: dict[str, LateSize] = {}
+    for node in graph.nodes:
+        if isinstance(node, External):
+            for axis, dim in enumerate(node.type.shape):
+                name = symbol_name(dim)
+                if name is not None and name not in known:
+                    late.setdefault(name, LateSize(name, node, axis))
+    return late
+
+
 @dataclass
 class _Levels:
     graph: Graph
     owners: Mapping[Node, Owner]
     branches: Sequence[Branch] = ()
+    late: Mapping[str, LateSize] = field(default_factory=dict)
     levels: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,14 +186,26 @@ class _Levels:
         self.sizes = Counter(map(self.key, self.owners))
         self.fixed = {node for _, node in self.graph.outputs}
         self.fixed |= {branch.condition for branch in self.branches}
+        self.fixed |= self.deciding
+
+    @cached_property
+    def deciding(self) -> frozenset[Node]:
+        """The nodes that decide sizes."""
+        return frozenset(late.node for late in self.late.values())
 
     def sources(self, node: Node) -> list[Node]:
         return [o for o in node.operands if o in self.owners]
 
     def predecessors(self, node: Node) -> list[Node]:
-        """Nodes that must be computed before the node, or before it is known whether it runs."""
+        """Nodes that must be computed before the node, before it is known whether it runs, or
+        before its sizes are known."""
         conditions = (self.branches[i].condition for i in self.owners[node][1])
-        return [*self.sources(node), *(c for c in conditions if c in self.owners)]
+        deciding = (self.late[name].node for name in node.symbols if name in self.late)
+        return [
+            *self.sources(node),
+            *(c for c in conditions if c in self.owners),
+            *(each for each in deciding if each is not node),
+        ]
 
     def key(self, node: Node) -> Key:
         return self.levels[node], self.owners[node]
@@ -216,8 +252,9 @@ class _Levels:
         )
 
 
-def _cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
-    """The nodes as a graph of their own; values that they read from outside become its inputs."""
+def _cut_out(graph: Graph, nodes: Iterable[Node], deciding: Set[Node]) -> Graph:
+    """The nodes as a graph of their own; values that they read from outside become its inputs,
+    and ``deciding`` nodes, whose results have late sizes, are among its outputs."""
     inside: dict[Node, Node] = {}
     inputs: dict[Node, Input] = {}
     for node in nodes:
@@ -227,7 +264,7 @@ def _cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
                 inputs.setdefault(operand, placeholder(operand))
             operands.append(inside.get(operand) or inputs.get(operand) or operand)
         inside[node] = node.with_operands(tuple(operands))
-    outputs = {node for _, node in graph.outputs}
+    outputs = {node for _, node in graph.outputs} | deciding
     results = [
         (node.name, copy)
         for node, copy in inside.items()

@@ -94,6 +94,15 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     return _family(model, input_shapes, _ready)
 
 
+def open_late_family(source: Source) -> Family:
+    """The float graphs of a model to its end, also behind nodes that decide sizes."""
+
+    def make(case: FreeCase) -> Graph:
+        return _ready(source.to_the_end(case))
+
+    return Family(source.signature, source.source_hash, make, source, notes=source.conversions)
+
+
 def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
     """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
-from quantglow.api.models.families import Built, free_programs, open_family
+from quantglow.api.models.families import Built, free_programs, open_family, open_late_family
 from quantglow.importer.onnx import Behind, LateLoop, Source, Split, divide, names_of_weights, split
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
@@ -38,6 +38,7 @@ from quantglow.runtime.shapes.specializations import (
     served_by_onnxruntime,
     with_elsewhere,
 )
+from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
@@ -47,6 +48,7 @@ from quantglow.support.errors import (
     QuantglowError,
     UnsupportedOpError,
 )
+from quantglow.transforms.partition import Executable
 
 Kind = tuple[object, ...]
 """Facts of a case that decide where a model is cut: values, ranks, and axes without elements."""
@@ -114,6 +116,23 @@ class WholeExecutable:
                 "feed arrays that fit; free dimensions are at least 1 in what is "
                 "compiled."
             ) from error
+
+
+@dataclass(frozen=True)
+class OrWhole:
+    """A program; onnxruntime runs the whole model on feeds that lead to sizes for which none can be
+    made."""
+
+    program: Executable
+    whole: Callable[[], Specialisation]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        try:
+            return self.program.run(feeds)
+        except ModelError as error:
+            debug.log(1, f"onnxruntime runs the whole model: {error}")
+            return self.whole().run(feeds)
 
 
 WHILE_COMPILING = "it answers while the program is compiled"
@@ -193,8 +212,9 @@ class ModelFallback:
     """Runs a model of free shapes in the cases in which it cannot be compiled to its end: cut in
     two as ``PartlyCompiledModel`` is, or whole.
 
-    A kind of cases is ``settled`` where another shape of it has the same fate: further ones need no
-    import.  ``whole``: the reasons why it runs whole in some cases.
+    A kind of cases is ``settled`` where another shape of it has the same fate, or one graph serves
+    it to the end: further ones need no import.  ``whole``: the reasons why it runs whole in some
+    cases.
     """
 
     source: Source
@@ -203,6 +223,7 @@ class ModelFallback:
     whole: dict[str, None] = field(default_factory=dict)
     _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
     _cuts: dict[Kind, HeadAndTail] = field(default_factory=dict)
+    _complete: set[Kind] = field(default_factory=set)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons.
@@ -214,6 +235,9 @@ class ModelFallback:
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
         kind, cut = _case_kind(case), self._cut(case)
+        if cut is not None and (served := self._serve_whole(case)) is not None:
+            self._complete.add(kind)
+            return served
         parts = None if cut is None else self._divide(cut)
         if kind not in self.settled and self._is_settled(kind, cut, case):
             self.settled[kind] = parts, reasons
@@ -221,7 +245,10 @@ class ModelFallback:
 
     def settled_program(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
-        settled = self.settled.get(_case_kind(case))
+        kind = _case_kind(case)
+        if kind in self._complete:
+            return self._serve_whole(case)
+        settled = self.settled.get(kind)
         return None if settled is None else self._at(*settled, case)
 
     def meanwhile(self, case: Case) -> Served:
@@ -232,6 +259,7 @@ class ModelFallback:
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all heads, and an entry for what runs whole."""
         entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
+        entries += self._whole_graphs.served()
         if self.whole:
             shapes = [(port.name, port.dims or ("...",)) for port in self.source.signature.inputs]
             why = f"the whole model in {NAME}: {'; '.join(list(self.whole))}"
@@ -247,6 +275,16 @@ class ModelFallback:
             return parts.at(case)
         self.whole.update(dict.fromkeys(reasons))
         return self._whole.at(case, reasons)
+
+    def _serve_whole(self, case: Case) -> Served | None:
+        """The program of the graph to the end of the model; None where that has values that no
+        graph holds."""
+        try:
+            served = self._whole_graphs.prepare(case)
+        except QuantglowError:
+            return None
+        executable = OrWhole(served.build.executable, lambda: self._whole.at(case))
+        return replace(served, build=replace(served.build, executable=executable, is_part=True))
 
     def _cut(self, case: Case) -> Split | None:
         """The model as it is cut at a case; None where it is not."""
@@ -293,6 +331,11 @@ class ModelFallback:
             tail = open_session(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
             return HeadAndTail(head, tail, names, tail_nodes(cut))
         return HeadAndTail(head, staged, names, ())
+
+    @cached_property
+    def _whole_graphs(self) -> FreeShapes:
+        """The programs of graphs to the end of the model."""
+        return free_programs(Built(open_late_family(self.source)), self.compiler)
 
     @cached_property
     def _whole(self) -> WholeModel:

@@ -26,6 +26,7 @@ from quantglow.importer.onnx.nodes.values import (
     KnownSizes,
     KnownValue,
     Value,
+    as_element,
     graph_dtype,
     tensor_array,
     value_shape,
@@ -55,7 +56,7 @@ from quantglow.importer.onnx.resolvers.evaluation import (
 from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expand
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
-from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, prod
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
@@ -198,6 +199,8 @@ def import_body(graph: onnx.GraphProto, scope: ImportScope) -> None:
 
 def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
+    if scope.late is not None and (empty := _empty_results(proto, scope)):
+        return empty
     if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
         results = left_to_fallback(proto, scope, str(reason))
@@ -205,6 +208,19 @@ def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> di
             return results
     scope.problems.append(f"{describe(proto)}: {reason}")
     return placeholders(proto, scope)
+
+
+def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
+    """The results of a node, which are known where none of them has elements; else nothing."""
+    inferred = infer_types(proto, _resolve_operands(proto, scope), scope.opsets)
+    values: dict[str, Value] = {}
+    for name in filter(scope.used.__contains__, proto.output):
+        element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
+        if graph_dtype(element) is None or dims is None or 0 not in dims:
+            return {}
+        zeros = np.zeros(dims, onnx.helper.tensor_dtype_to_np_dtype(element))
+        values[name] = KnownValue(name, zeros)
+    return values
 
 
 def _standard(proto: onnx.NodeProto) -> onnx.NodeProto:
@@ -376,6 +392,8 @@ def output_node(name: str, scope: ImportScope) -> Node | None:
     value = scope.values[name]
     if isinstance(value, IntegerValue) and value.is_stored:
         return value.node
+    if scope.late is not None and isinstance(value, KnownValue) and 0 in value.shape:
+        return Constant(name=scope.claim(name, derived=True), value=as_element(value.array))
     try:
         return scope.tensor(name)
     except Unsupported as reason:

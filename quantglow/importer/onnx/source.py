@@ -120,11 +120,17 @@ class Source:
 
     def at(self, case: FreeCase) -> Graph:
         """The graph for a case; what cannot be compiled is left to the fallback, but for loops
-        behind which the model is cut.
+        behind which the model is cut, and for nodes that decide shapes.
 
         Raises ``UndecidedError`` where more values would help, unless the case is for all values.
         """
         return self.graph(case.shape_map, case.value_map, fallback=True, cuts=True)
+
+    def to_the_end(self, case: FreeCase) -> Graph:
+        """The graph for a case, also behind nodes that decide shapes: their results have symbols,
+        but for sizes of 0 and 1 in ``case.late``."""
+        late = dict(case.late)
+        return self.graph(case.shape_map, case.value_map, fallback=True, late=late)
 
     def graph(
         self,
@@ -133,13 +139,14 @@ class Source:
         *,
         fallback: bool = False,
         cuts: bool = False,
+        late: Shapes | None = None,
     ) -> Graph:
-        """The graph at these shapes and values, see ``import_model``; ``cuts``: see
+        """The graph at these shapes and values, see ``import_model``; ``cuts`` and ``late``: see
         ``ImportScope``.
 
         Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
-        scope = self.scope(input_shapes, input_values, fallback=fallback, cuts=cuts)
+        scope = self.scope(input_shapes, input_values, fallback=fallback, cuts=cuts, late=late)
         if scope.deciding and (scope.problems or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
             raise UndecidedError([*scope.problems, *decided], scope.deciding)
@@ -158,6 +165,7 @@ class Source:
         *,
         fallback: bool = False,
         cuts: bool = False,
+        late: Shapes | None = None,
     ) -> ImportScope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
@@ -168,7 +176,7 @@ class Source:
         scope = new_scope(
             self.proto, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
         )
-        scope.unrolls, scope.cuts = self.unrolls, cuts
+        scope.unrolls, scope.cuts, scope.late = self.unrolls, cuts, late
         scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)

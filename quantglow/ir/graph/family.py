@@ -61,11 +61,13 @@ class FreeCase(Hashed):
     """Input shapes by name, whose sizes may be free, and the values of the inputs that decide
     shapes or branches, such as a sampling rate.
 
-    ``values`` is None if the case covers all values.
+    ``values`` is None if the case covers all values.  ``late``: shapes of results, by name, whose
+    nodes decide them.
     """
 
     shapes: tuple[tuple[str, Shape], ...]
     values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
+    late: tuple[tuple[str, FixedShape], ...] = ()
 
     @property
     def shape_map(self) -> Mapping[str, Shape]:
@@ -83,7 +85,7 @@ class FreeCase(Hashed):
     @cached_property
     def _hash(self) -> int:
         """Computed once: dictionaries ask often, and a case may have dozens of shapes."""
-        return hash((self.shapes, self.values))
+        return hash((self.shapes, self.values, self.late))
 
     def __str__(self) -> str:
         values = f" with the values {dict(self.values)}" if self.values else ""
@@ -122,7 +124,7 @@ class Case(FreeCase):
     @property
     def whatever_values(self) -> Case:
         """The case of the same shapes and all values."""
-        return Case(self.shapes, None)
+        return replace(self, values=None)
 
 
 @lru_cache(MAX_CASES)

@@ -88,6 +88,11 @@ class Graph(HasDrawing):
         return any(node.has_free_sizes for node in self.nodes)
 
     @cached_property
+    def symbols(self) -> frozenset[str]:
+        """Names of the free dimensions on which its nodes depend."""
+        return frozenset[str]().union(*(node.symbols for node in self.nodes))
+
+    @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
         """Readers of each node, once for each operand position."""
         users: dict[Node, list[Node]] = {node: [] for node in self.nodes}

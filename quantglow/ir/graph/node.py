@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from quantglow.ir.graph.kinds import Kind, Trait, element_kind, taking, words
-from quantglow.ir.symbolic.size import Shape, depends_on, is_free, likely
+from quantglow.ir.symbolic.size import Shape, is_free, likely, symbols_in
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -180,10 +180,12 @@ class Node:
         """Whether its shape or an attribute depends on free dimensions: no array has its value."""
         return any(map(_depends, (self.type.shape, *self.attributes().values())))
 
-    def depends_on(self, symbol: str) -> bool:
-        """Whether its shape or an attribute may depend on one free dimension."""
-        parts = self.type.shape, *self.attributes().values()
-        return self.has_free_sizes and depends_on(parts, symbol)
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """Names of the free dimensions on which its shape and attributes depend."""
+        if not self.has_free_sizes:
+            return frozenset()
+        return symbols_in((self.type.shape, *self.attributes().values()))
 
     @cached_property
     def settled(self) -> set[Callable[..., Any]]:

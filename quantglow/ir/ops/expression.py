@@ -27,7 +27,7 @@ from quantglow.ir.ops.functions import (
     kind_of_array,
     result_kind,
 )
-from quantglow.ir.symbolic.size import Dim, integer, is_free
+from quantglow.ir.symbolic.size import Dim, integer, is_free, symbols_in
 from quantglow.ir.symbolic.text import size_text
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Hashed, cached_property
@@ -139,6 +139,11 @@ class Expr(Hashed):
     def has_free_sizes(self) -> bool:
         """Whether a literal depends on free dimensions."""
         return any(is_free(part.value) for part in self.parts())
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the free dimensions on which a literal depends."""
+        return symbols_in(tuple(part.value for part in self.parts()))
 
     def parts(self) -> Iterator[Expr]:
         """The expression and all inside it."""

@@ -31,6 +31,8 @@ Values = Mapping[str, int]
 SMALLEST = 2
 """Minimum value of a symbol: axes of 1 change the structure of a program."""
 LARGEST = 2**24
+USUAL = 8
+"""A size that stands for all above 1: recurrences of fewer steps are not loops."""
 MOST_RESULTS = 2**14
 """Results of each operation that are kept: programs compute few again and again."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -137,6 +137,13 @@ class Guards:
         if self.asker and self.askers is not None and guard in self.recorded:
             self.askers.setdefault(guard, set()).add(self.asker)
 
+    def add_symbol(self, name: str, hint: int) -> str:
+        """Add a symbol: a size that became one after the others.  Its name, which no other has."""
+        while name in self.hints:
+            name += "_"
+        self.hints = {**self.hints, name: hint}
+        return name
+
     @contextmanager
     def ask(self, node: str) -> Iterator[None]:
         """Note a node as the one that asks for the guards that are recorded inside."""
@@ -188,12 +195,11 @@ class Guards:
                 high = min(high, constant // -factor)
         self._bounds[core] = low, high
 
-    @property
-    def answers(self) -> Iterator[Guard]:
-        """All that was decided, also what was proven and is not a guard: a program from a file is
-        tested for it at each shape, so that no proof is trusted."""
+    def answers(self, known: Set[str]) -> Iterator[Guard]:
+        """All that was decided of ``known`` symbols, also what was proven and is not a guard: a
+        program from a file is tested for it at each shape, so that no proof is trusted."""
         for (expression, relation), answer in list(self._decided.items()):
-            if expression.constant is None:
+            if expression.constant is None and expression.names <= known:
                 yield Guard(expression, relation if answer else relation.opposite)
 
     def only(self, expression: Expression) -> int | None:
@@ -257,9 +263,10 @@ class Guards:
         """The guards once no guard comes any more."""
         return self.conditions()
 
-    def conditions(self) -> Conditions:
-        """The guards that were found so far."""
-        test = conditions((guard.expression, guard.relation) for guard in self.recorded)
+    def conditions(self, known: Set[str] | None = None) -> Conditions:
+        """The guards that were found so far; those of ``known`` symbols only, if these are said."""
+        guards = [g for g in self.recorded if known is None or g.expression.names <= known]
+        test = conditions((guard.expression, guard.relation) for guard in guards)
         return Conditions(test, self.texts)
 
     @property

@@ -57,6 +57,11 @@ class Size:
         """The value at the shape for which code is made."""
         return self.guards.likely(self.expression)
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the free dimensions on which it depends."""
+        return self.expression.names
+
     def _operand(self, other: Dim) -> Expression | None:
         """The expression of another operand; None for what is no integer."""
         if isinstance(other, Size) and other.guards is not self.guards:
@@ -289,13 +294,21 @@ def constant_or_size(value: Dim) -> Dim:
     return value if only is None else only
 
 
-def depends_on(value: object, name: str) -> bool:
-    """Whether an attribute may depend on a symbol."""
-    if isinstance(value, tuple):
-        return any(depends_on(part, name) for part in value)
+def symbol_name(value: Dim) -> str | None:
+    """The name of the symbol that a size is; None for other sizes."""
     if isinstance(value, Size):
-        return name in value.expression.names
-    return bool(getattr(value, "has_free_sizes", False))
+        for name in value.expression.names:
+            if value.expression == symbol(name):
+                return name
+    return None
+
+
+def symbols_in(value: object) -> frozenset[str]:
+    """Names of the symbols on which an attribute depends."""
+    if isinstance(value, tuple):
+        return frozenset[str]().union(*map(symbols_in, value))
+    names: frozenset[str] = getattr(value, "symbols", frozenset())
+    return names
 
 
 def has_sizes(value: object) -> bool:

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.signature import Shapes, Signature
+from quantglow.ir.symbolic.expression import USUAL
 from quantglow.runtime.exports.free_graphs import REMEDY, CannotStayFreeError, FreeGraph, sizes_at
 from quantglow.runtime.programs.symbolic_graphs import (
-    USUAL,
     case_template,
     case_with,
     fitting,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
 
@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall, call_names
 from quantglow.ir.program.program import BufferKind, Fill, Program, View
 from quantglow.ir.symbolic.expression import Expression, number
-from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.guards import Guard, Guards
 from quantglow.ir.symbolic.size import Dim, is_free, likely, to_expression
 from quantglow.ir.symbolic.straight_line import Condition, Evaluation
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
@@ -68,7 +68,7 @@ def load_program(
     emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False
 ) -> LlvmExecutable:
     """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
-    return LlvmExecutable.of(load(emitted, threads, Arenas(allocate), None, is_checked))
+    return LlvmExecutable.of(load(emitted, threads, Arenas(allocate), is_checked))
 
 
 def compile_free_program(
@@ -78,30 +78,37 @@ def compile_free_program(
     target: Target,
     threads: int = 1,
     *,
+    known: Set[str] | None = None,
     is_checked: bool = False,
 ) -> LoadedProgram:
     """Emit, compile and load a program whose sizes depend on free dimensions.
 
-    It may add guards; the caller closes them.  ``is_checked``: see ``LoadedProgram``.
+    It may add guards; the caller closes them.  ``known``: the symbols that have values when it
+    runs, by default all.  ``is_checked``: see ``LoadedProgram``.
     """
     allocate = allocator(target)
     constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
     with debug.time_stage("emit"):
         emitted = emit_free_program(program, order, target, guards, constants.copy)
-    return load(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
+    answers = guards.answers(guards.hints.keys() if known is None else known)
+    return load(emitted, threads, Arenas(allocate, GROWTH), is_checked, answers)
 
 
 def load(
-    emitted: EmittedProgram, threads: int, arenas: Arenas, guards: Guards | None, is_checked: bool
+    emitted: EmittedProgram,
+    threads: int,
+    arenas: Arenas,
+    is_checked: bool,
+    answers: Iterable[Guard] = (),
 ) -> LoadedProgram:
-    """An emitted program with its kernels; ``guards``: those of its sizes.  While verifying, all
-    programs are checked."""
+    """An emitted program with its kernels; ``answers``: what was decided of its sizes.  While
+    verifying, all programs are checked."""
     with debug.time_stage("compile"):
         symbols = kernel_symbols(emitted)
         functions = as_words(library(emitted.target).find_addresses(symbols))
         stripped = emitted.without_texts()
         release_freed()
-    table = _build_table(stripped, guards)
+    table = _build_table(stripped, answers)
     parts = (table, threads, symbols, functions, stripped.constants, arenas)
     return LoadedProgram(*parts, stripped, is_checked or debug.verifying())
 
@@ -134,8 +141,8 @@ def _check_call(call: KernelCall, check: Check) -> KernelCall:
     return replace(call, code=code)
 
 
-def _build_table(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
-    """The table of an emitted program; ``guards``: those of its sizes."""
+def _build_table(program: EmittedProgram, answers: Iterable[Guard]) -> ProgramTable:
+    """The table of an emitted program; ``answers``: what was decided of its sizes."""
     sizes, rows, order = _Sizes(), program.rows, program.order
     work = [float(likely(_work_units(row))) / likely(row.items) for row in rows]
     nbytes = () if order is None else order.nbytes
@@ -148,7 +155,7 @@ def _build_table(program: EmittedProgram, guards: Guards | None = None) -> Progr
         sizes.positions(op.length for op in program.indexings),
         tuple(str(op.name) for op in program.indexings),
         _program_loops(program),
-        _call_operands(program, sizes.evaluation, guards),
+        _call_operands(program, sizes.evaluation, answers),
         tuple(map(call_facts, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
@@ -183,7 +190,7 @@ def _buffer_places(program: EmittedProgram) -> Places:
 
 
 def _call_operands(
-    program: EmittedProgram, numbers: Evaluation, guards: Guards | None
+    program: EmittedProgram, numbers: Evaluation, answers: Iterable[Guard]
 ) -> CallOperands:
     """The distinct operands of a program whose table has these ``numbers``."""
     sizes, pointers = _Sizes(), [pointer for row in program.rows for pointer in row.pointers]
@@ -203,7 +210,6 @@ def _call_operands(
         if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
             columns.append((at, *column))
     table = _narrow(columns).reshape(len(columns), 2 * rank + 4).T
-    answers = () if guards is None else guards.answers
     tested: list[Condition] = [(guard.expression, guard.relation) for guard in answers]
     tested += [(size, ">=") for size in _interiors(program)]
     divisors = (*numbers.divisors(), *sizes.evaluation.divisors())

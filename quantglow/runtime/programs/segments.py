@@ -9,6 +9,7 @@ import numpy as np
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.symbolic.size import FixedShape, Shape, is_free
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -37,7 +38,7 @@ class CompiledSegment:
         reads = [node.name for node in self.segment.graph.inputs]
         results = self.executable.run({name: values[name] for name in reads})
         for name, kind, array in zip(self.names, self.kinds, results, strict=True):
-            if array.shape != kind.fixed_shape or array.dtype != kind.dtype.numpy:
+            if not _fits(array.shape, kind.shape) or array.dtype != kind.dtype.numpy:
                 raise WrongResultError(
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
                     f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
@@ -62,6 +63,13 @@ class CompiledSegment:
         """Placeholders for the results of a branch that is not taken: nothing depends on them."""
         kinds = zip(self.names, self.kinds, strict=True)
         return {name: np.zeros(kind.fixed_shape, kind.dtype.numpy) for name, kind in kinds}
+
+
+def _fits(shape: FixedShape, expected: Shape) -> bool:
+    """Whether an array has a shape; the segment decides sizes that are free."""
+    return len(shape) == len(expected) and all(
+        is_free(n) or n == size for n, size in zip(expected, shape, strict=True)
+    )
 
 
 @dataclass(frozen=True, repr=False)

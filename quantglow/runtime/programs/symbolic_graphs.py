@@ -16,7 +16,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import check_stored
 from quantglow.ir.graph.signature import Port, PortDim, Signature, are_outputs, is_symbol
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
-from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
+from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, USUAL
 from quantglow.ir.symbolic.guards import Guard, Guards
 from quantglow.ir.symbolic.size import Dim, surely_equal, symbols
 from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
@@ -32,9 +32,6 @@ Values = tuple[tuple[str, tuple[int, ...]], ...] | None
 """Deciding values of inputs, as a ``Case`` has them."""
 
 AnyDim = TypeVar("AnyDim", int, Dim)
-
-USUAL = 8
-"""A size that stands for all above 1: recurrences of fewer steps are not loops."""
 
 
 def case_template(signature: Signature, case: Case) -> Template:
@@ -298,4 +295,4 @@ def batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None
         part = None if batch is None else split_batch(graph, batch)
     if part is None or not all(guard.is_limit for guard in asked):
         return None
-    return None if any(node.depends_on(first) for node in part.nodes) else first
+    return None if first in part.symbols else first

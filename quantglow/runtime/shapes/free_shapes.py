@@ -33,6 +33,7 @@ from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.saving import Freedom
 from quantglow.runtime.shapes.background import Meanwhile
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
+from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms
 from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
 from quantglow.runtime.shapes.specializations import (
     AtCase,
@@ -165,6 +166,8 @@ class FreeShapes(Concise):
         first = self._cache.first
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else served_case(first)
+        if graph.symbols:  # a file has graphs of plain sizes
+            graph, case = NOTHING_OPENED.graph, None
         if self.freedom is None:
             return graph, None
         freedom = self.freedom(Case.of({}) if case is None else case, graph)
@@ -175,10 +178,11 @@ class FreeShapes(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            single = [served for served in self._cache.programs.values() if not served.is_general]
+            kept = self._cache.programs.values()
+            single = [f for f in kept if not (f.is_general or is_late(f.build.executable))]
         return (
             *(served_by_own(served_case(f).shapes, f.build) for f in single if not f.is_in_parts),
-            *map(served_by_general, self.generals),
+            *map(served_by_general, (*self.generals, *self.late.programs)),
             *(self.fallback.served() if self.fallback else ()),
         )
 
@@ -321,12 +325,16 @@ class FreeShapes(Concise):
         if self.fallback and (replacement := self.fallback.settled_program(case)) is not None:
             return replacement
         try:
+            if (late := self.late.serving(case)) is not None:
+                return self._at_late(case, late)
             if (stored := self._stored.program(case)) is not None:
                 return stored
             if (served := self._served_shapes(case, may_plan=True)) is not None:
                 return served
             is_opened = case == self.opened.case
             graph = self.opened.graph if is_opened else self.shared_graph_at(case)
+            if graph.symbols:
+                return self._at_late(case, self.late.executable(case, graph))
             build = self.compiler.compile(graph)
             self._stored.keep(case, graph)
         except CompileBudgetError:
@@ -344,6 +352,18 @@ class FreeShapes(Concise):
             ) from error
         return Specialisation(graph, build, case)
 
+    def _at_late(self, case: Case, executable: LateExecutable) -> AtCase:
+        """The program of a case in whose graph nodes decide sizes."""
+        program, compiler = executable.program, self.compiler
+        parts = program.plannings, compiler.name, compiler.num_threads
+        build = Build(executable, *parts, segments=program.segments)
+        return AtCase(self.signature, self.shared_graph_at, build, case)
+
+    @cached_property
+    def late(self) -> LatePrograms:
+        """The programs of graphs in which nodes decide sizes."""
+        return LatePrograms(self.signature, self.shared_graph_at, self.compiler)
+
     @cached_property
     def generals(self) -> GeneralPrograms:
         """The programs for all shapes."""
@@ -358,7 +378,7 @@ class FreeShapes(Concise):
         """The program of a case by one for all shapes, which is made if it may be and if this is
         not the first case of a model that comes from no file; None where none serves it.
         """
-        if self._cache.first is None and not self.opened.general:
+        if (self._cache.first is None and not self.opened.general) or self.late.programs:
             return None
         executable = self.generals.executable(case, self._piece, may_plan)
         if executable is None:
@@ -400,6 +420,11 @@ class FreeShapes(Concise):
         """Make room for a new program; the caller holds the lock."""
         for dropped in self._cache.add(case, served):
             self._often.forget(dropped)
+
+
+def is_late(executable: Executable) -> bool:
+    """Whether sizes of a program are known when a part of it has run."""
+    return isinstance(executable, LateExecutable)
 
 
 def _is_shared(served: Served) -> bool:

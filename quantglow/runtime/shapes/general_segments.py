@@ -3,50 +3,69 @@
 Each segment of quantglow's own is a program whose sizes are expressions of the same symbols, and
 each one of onnxruntime a session that takes all shapes.  A new shape binds the numbers of all
 segments; nothing is compiled or loaded.
+
+Some sizes are late: a segment's results have them, and segments behind it are bound when it has
+run (``late_programs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, starmap
 
+from quantglow.interpreter.branches import Branch
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
-from quantglow.ir.symbolic.expression import Values
-from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import to_expression
+from quantglow.ir.graph.signature import Shapes
+from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Values
+from quantglow.ir.symbolic.guards import Conditions, Guards
+from quantglow.ir.symbolic.size import Dim, FixedShape, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
-from quantglow.memory.plans import PlannedProgram
+from quantglow.memory.plans import PlannedProgram, Planning
 from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import LoadedProgram
 from quantglow.runtime.programs.build import Compiler, ProgramBackend
 from quantglow.runtime.programs.program_keys import key_of_general
 from quantglow.runtime.programs.segments import CompiledSegment, SegmentedExecutable, last_reads
-from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
+from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph, fitting
 from quantglow.runtime.shapes.general import (
     GeneralProgram,
     Opened,
     keep_program,
     load_program,
     plan_program_for,
-    values_at,
 )
 from quantglow.runtime.shapes.general_plans import Ends
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import WrongResultError
-from quantglow.transforms.partition import Executable, Segment, branches_apart, partition
+from quantglow.transforms.partition import (
+    Executable,
+    LateSize,
+    Segment,
+    branches_apart,
+    late_sizes,
+    partition,
+)
 
 Planned = tuple[PlannedProgram, OrderedPlan]
+
+MOST_BINDINGS = 256
+"""Maximum number of sizes of segments whose numbers are kept, those bound last."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SegmentedProgram(Concise):
-    """A program for all shapes in several segments; ``plans``: None for those of onnxruntime."""
+    """A program for all shapes in several segments.
+
+    ``plans``: None for segments of onnxruntime, and for those without free sizes.  ``pinned``: the
+    shapes of results of late sizes for which it was made; sizes of 0 and 1 are fixed.
+    """
 
     source: SymbolicGraph
     graph: Graph
@@ -54,16 +73,40 @@ class SegmentedProgram(Concise):
     compiler: Compiler
     segments: tuple[Segment, ...]
     plans: tuple[Planned | None, ...]
+    pinned: Shapes = field(default_factory=dict)
+    _bindings: dict[tuple[int, ...], CompiledSegment] = field(default_factory=dict)
+
+    @cached_property
+    def late(self) -> tuple[tuple[LateSize, ...], ...]:
+        """The sizes that are known when each segment has run."""
+        sizes = late_sizes(self.graph).values()
+        names = (dict(segment.graph.outputs) for segment in self.segments)
+        return tuple(tuple(late for late in sizes if late.node.name in n) for n in names)
+
+    @cached_property
+    def known(self) -> tuple[frozenset[str], ...]:
+        """The symbols that have values before each segment, and behind the last one."""
+        sizes = [frozenset(each.symbol for each in late) for late in self.late]
+        first = frozenset(self.guards.hints).difference(*sizes)
+        return tuple(accumulate(sizes, frozenset.union, initial=first))
 
     @cached_property
     def executable(self) -> tuple[LoadedProgram | Executable, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.time_stage("general segments"):
-            executables = tuple(map(self._compile, self.segments, self.plans))
+            parts = zip(self.segments, self.plans, self.known, strict=False)
+            executables = tuple(starmap(self._compile, parts))
         self.guards.is_closed = True
         return executables
 
-    def _compile(self, segment: Segment, plan: Planned | None) -> LoadedProgram | Executable:
+    @cached_property
+    def conditions(self) -> tuple[Conditions, ...]:
+        """The guards whose symbols have values before each segment, and behind the last one."""
+        return tuple(map(self.guards.conditions, self.known))
+
+    def _compile(
+        self, segment: Segment, plan: Planned | None, known: frozenset[str]
+    ) -> LoadedProgram | Executable:
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         if plan is None:
@@ -78,12 +121,39 @@ class SegmentedProgram(Concise):
             self.guards,
             target,
             threads,
+            known=known,
             is_checked=self.compiler.is_checked,
         )
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plans do not fit it."""
-        return values_at(self.source, self.guards, case, more)
+        sizes = fitting(self.source.template, case) if case.values == self.source.values else None
+        late = None if sizes is None else self._late_values(dict(case.late))
+        if sizes is None or late is None:
+            return None
+        values = {**sizes, **late, **(more or {})}
+        return values if self._hold(values) else None
+
+    def _late_values(self, shapes: Shapes) -> dict[str, int] | None:
+        """The values of symbols, given the shapes of results; None where these do not fit."""
+        if not all(
+            name in shapes and _is_alike(n, shapes[name]) for name, n in self.pinned.items()
+        ):
+            return None
+        values: dict[str, int] = {}
+        for late in chain.from_iterable(self.late):
+            if late.node.name in shapes:
+                values[late.symbol] = shapes[late.node.name][late.axis]
+        return values if all(SMALLEST <= n <= LARGEST for n in values.values()) else None
+
+    def _hold(self, values: Values) -> bool:
+        """Whether the guards hold that these values decide."""
+        known = values.keys()
+        if self.guards.is_closed:
+            decided = (c for c, k in zip(self.conditions, self.known, strict=True) if k <= known)
+            return all(conditions.hold(values) for conditions in decided)
+        guards = (guard for guard in self.guards.recorded if guard.expression.names <= known)
+        return all(guard.holds(values) for guard in guards)
 
     def ends_at(self, values: Values) -> Ends:
         """The types of inputs and outputs."""
@@ -97,19 +167,30 @@ class SegmentedProgram(Concise):
         return self._bound(values) if was_closed or self.guards.hold(values) else None
 
     def _bound(self, values: Values) -> SegmentedExecutable:
-        parts = zip(self.segments, self.executable, self._reads, strict=True)
-        return SegmentedExecutable(
-            self.graph,
-            tuple(
-                CompiledSegment(
-                    segment,
-                    LlvmExecutable.of(code, values) if isinstance(code, LoadedProgram) else code,
-                    names,
-                    _types_at([node for _, node in segment.graph.outputs], values),
-                )
-                for segment, code, names in parts
-            ),
+        segments = (self.bind(position, values) for position in range(len(self.segments)))
+        return SegmentedExecutable(self.graph, tuple(segments))
+
+    def bind(self, position: int, values: Values) -> CompiledSegment:
+        """A segment at values of the symbols that are known before it."""
+        key = (position, *(values[name] for name in self._symbols[position]))
+        if (bound := self._bindings.get(key)) is not None:
+            return bound
+        segment, code = self.segments[position], self.executable[position]
+        bound = CompiledSegment(
+            segment,
+            LlvmExecutable.of(code, values) if isinstance(code, LoadedProgram) else code,
+            self._reads[position],
+            _types_at([node for _, node in segment.graph.outputs], values),
         )
+        while len(self._bindings) >= MOST_BINDINGS:
+            self._bindings.pop(next(iter(self._bindings)), None)
+        return self._bindings.setdefault(key, bound)
+
+    @cached_property
+    def _symbols(self) -> tuple[tuple[str, ...], ...]:
+        """The symbols on which each segment depends, of those that are known before it."""
+        parts = zip(self.segments, self.known, strict=False)
+        return tuple(tuple(sorted(segment.graph.symbols & known)) for segment, known in parts)
 
     @cached_property
     def _reads(self) -> list[tuple[str, ...]]:
@@ -120,18 +201,44 @@ class SegmentedProgram(Concise):
         return 1
 
     @property
+    def plannings(self) -> tuple[Planning, ...]:
+        """The plans of quantglow's own segments; those of free sizes at the hints."""
+        backends = {id(s.backend): s.backend for s in self.segments}.values()
+        fixed = (plan for b in backends if isinstance(b, ProgramBackend) for plan in b.plans)
+        free = (_planning(plan[0]) for plan in self.plans if plan is not None)
+        return (*fixed, *free)
+
+    @property
     def fallback(self) -> tuple[FallbackNode, ...]:
         """The operators of onnxruntime's segments."""
-        parts = zip(self.segments, self.plans, strict=True)
-        return tuple(n for segment, plan in parts if plan is None for n in segment_entries(segment))
+        foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
+        return tuple(node for segment in foreign for node in segment_entries(segment))
+
+
+def _planning(planned: PlannedProgram) -> Planning:
+    return Planning(planned.figures, lambda: planned)
+
+
+def _is_alike(pinned: FixedShape, shape: FixedShape) -> bool:
+    """Whether a shape is one for which a program was made for another one: empty shapes are
+    constants of it, and sizes of 1 are no symbols."""
+    if 0 in pinned:
+        return pinned == shape
+    return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
 
 
 def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
-    """The types of values at the sizes of a shape."""
+    """The types of values at the sizes of a shape; those that are not known stay free."""
     return tuple(
-        node.type.with_shape(tuple(to_expression(size).at(values) for size in node.type.shape))
+        node.type.with_shape(tuple(_size_at(size, values) for size in node.type.shape))
         for node in nodes
     )
+
+
+def _size_at(size: Dim, values: Values) -> Dim:
+    if isinstance(size, Size) and size.symbols <= values.keys():
+        return size.expression.at(values)
+    return size
 
 
 def program_for_all(
@@ -153,11 +260,27 @@ def program_for_all(
     graph, guards = opened()
     if compiler.is_one_program(graph):
         return keep_program(plan_program_for(source, graph, guards, compiler), key)
-    backend = ProgramBackend(compiler.target, compiler.schedule)
-    segments = partition(graph, (backend, OnnxRuntimeBackend()), branches_apart(graph))
+    return cut_program(source, graph, guards, compiler, branches_apart(graph))
+
+
+def cut_program(
+    source: SymbolicGraph,
+    graph: Graph,
+    guards: Guards,
+    compiler: Compiler,
+    branches: Sequence[Branch] = (),
+    pinned: Shapes | None = None,
+) -> SegmentedProgram:
+    """The program of a graph in segments, planned for its hints; see there for ``pinned``."""
+    backend = compiler.backend
+    backends = (*compiler.backends, backend, OnnxRuntimeBackend())
+    segments = partition(graph, backends, branches)
     with debug.time_stage("general plan"):
-        plans = tuple(_plan(s, compiler) if s.backend is backend else None for s in segments)
-    return SegmentedProgram(source, graph, guards, compiler, segments, plans)
+        plans = tuple(
+            _plan(s, compiler) if s.backend is backend and s.graph.symbols else None
+            for s in segments
+        )
+    return SegmentedProgram(source, graph, guards, compiler, segments, plans, pinned or {})
 
 
 def _plan(segment: Segment, compiler: Compiler) -> Planned:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node, ancestors
 from quantglow.ir.ops import Scatter
-from quantglow.ir.ops.expression import Expr
-from quantglow.ir.symbolic.expression import Expression, Maximum, Quotient, Symbol
+from quantglow.ir.symbolic.expression import Expression
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import Size, symbols, to_expression
-from quantglow.ir.types import TensorType
+from quantglow.ir.symbolic.size import symbols, to_expression
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.programs.symbolic_graphs import Template, case_template, fitting, free_case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
@@ -206,29 +204,4 @@ def _depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
             else:
                 return True
         allowed.add(node)
-    return any(_mentions(node, symbol) for node in graph.nodes if node not in allowed)
-
-
-def _mentions(value: object, symbol: str) -> bool:
-    """Whether a node has a size that depends on a symbol; operands do not count."""
-    match value:
-        case Size():
-            return _mentions(value.expression, symbol)
-        case Expression():
-            return any(_mentions(atom, symbol) for monomial, _ in value.terms for atom in monomial)
-        case Symbol(name):
-            return name == symbol
-        case Quotient(first, second) | Maximum(first, second):
-            return _mentions(first, symbol) or _mentions(second, symbol)
-        case Expr():
-            return any(_mentions(part.value, symbol) for part in value.parts())
-        case TensorType():
-            return _mentions(value.shape, symbol)
-        case tuple():
-            return any(_mentions(v, symbol) for v in value if not isinstance(v, Node))
-        case Node():
-            attributes = (getattr(value, f.name) for f in fields(value))
-            return _mentions(value.type, symbol) or _mentions(
-                tuple(v for v in attributes if not isinstance(v, Node)), symbol
-            )
-    return False
+    return any(symbol in node.symbols for node in graph.nodes if node not in allowed)

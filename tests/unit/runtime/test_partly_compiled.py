@@ -310,8 +310,13 @@ def test_every_free_shape_is_compiled_up_to_where_shapes_stop_being_known() -> N
     for shape in SIZES:
         outputs_agree(compiled, shape)
         actual = compiled.specialisations.at({"x": floats(*shape)})
-        assert actual.is_general or len(actual.build.programs) == 1
+        assert parts(actual.build) == ["llvm", "onnxruntime", "llvm"]
         assert any(node.op == "Conv" for node in actual.graph.nodes)
+
+
+def parts(build: Any) -> list[str]:
+    """The backends of a program's segments, in their order."""
+    return [segment.backend.name for segment in build.segments]
 
 
 def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
@@ -322,7 +327,7 @@ def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
     for shape in SIZES:
         outputs_agree(loaded, shape)
         actual = loaded.specialisations.at({"x": floats(*shape)})
-        assert actual.is_general or len(actual.build.programs) == 1
+        assert parts(actual.build) == ["llvm", "onnxruntime", "llvm"]
 
 
 def test_nothing_worth_compiling_runs_whole() -> None:
@@ -366,8 +371,7 @@ def test_the_report_names_the_tail_of_a_model_that_is_cut_on_first_use(tmp_path:
     assert compiled.report.fallback == ()
     compiled(floats(*SIZES[0]))
     actual = {node.name: node.reason for node in compiled.report.fallback}
-    assert set(actual) >= LATE
-    assert "NonMaxSuppression" in actual["sel"] and "tiled" in str(compiled.report)
+    assert set(actual) == {"sel"} and "importer" in actual["sel"]
     assert compiled.report.memory.peak_nbytes > 0
     compiled.save(tmp_path / "free.qgm")
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1)

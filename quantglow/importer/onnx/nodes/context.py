@@ -37,12 +37,15 @@ from quantglow.ir.graph.family import MOST_DECIDING
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.origins import Origin, Origins
+from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.ops.expression import arg, call, lconst
 from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Dequantize, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Transpose
+from quantglow.ir.symbolic.expression import SMALLEST, USUAL, symbol
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import Dim, Shape, decide, integer
+from quantglow.ir.symbolic.size import Dim, Shape, decide, integer, size
+from quantglow.ir.symbolic.text import identifiers
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -79,6 +82,8 @@ class ImportScope:
     ``loops``: how many loops are around the nodes that are imported.  ``current``: the node of the
     model that is imported; ``in_definition``: by other nodes, which the model does not have.
     ``origins``: the node for which a name was claimed.  ``guards``: those of free sizes.
+    ``late``: shapes of results that their nodes decide, for which the graph is made; None: such
+    nodes are refused.
     """
 
     opsets: dict[str, int]
@@ -103,6 +108,7 @@ class ImportScope:
     in_definition: bool = False
     origins: dict[str, Origins] = field(default_factory=dict)
     guards: Guards | None = None
+    late: Shapes | None = None
 
     @property
     def opset(self) -> int:
@@ -119,6 +125,18 @@ class ImportScope:
         if self.current is not None:
             self.origins[candidate] = Origins((self.current,))
         return candidate
+
+    def late_size(self, name: str, axis: int) -> Dim:
+        """A size of a result that its node decides: a symbol, but for 0 and 1."""
+        hint = (self.late or {}).get(name, ())[axis : axis + 1] or (USUAL,)
+        if hint[0] < SMALLEST:
+            return hint[0]
+        if self.guards is None:
+            self.guards = Guards({})
+        label = f"{name}_{axis}"
+        return size(
+            symbol(self.guards.add_symbol(identifiers([label])[label], hint[0])), self.guards
+        )
 
     @contextmanager
     def importing(self, proto: onnx.NodeProto) -> Iterator[None]:

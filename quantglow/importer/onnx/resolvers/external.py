@@ -7,9 +7,11 @@ in the model.  ONNX's inference types the results; only concrete types enter the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import (
@@ -31,7 +33,9 @@ from quantglow.importer.onnx.nodes.values import (
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
 from quantglow.importer.onnx.resolvers.result_types import (
+    ResultType,
     Sizing,
+    Types,
     at_sizes,
     free_sizes,
     free_types,
@@ -47,8 +51,6 @@ from quantglow.support.errors import FileFormatError, ModelError
 STORED_NBYTES = 1024
 """Known operands up to this size are part of the node: axes, shapes, scalars."""
 
-Types = dict[str, TensorType]
-
 
 def left_to_fallback(
     proto: onnx.NodeProto, scope: ImportScope, reason: str
@@ -58,7 +60,7 @@ def left_to_fallback(
     if single is None:
         return None
     types = ml_types(proto, _operand_types(proto, scope))
-    types |= result_types(single.proto, scope)
+    types |= _complete_types(result_types(single.proto, scope), scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
@@ -68,8 +70,13 @@ def left_to_fallback(
     except onnx.checker.ValidationError:
         return None
     model = single.proto.SerializeToString(deterministic=True)
-    return {
-        name: External(
+    values: dict[str, Value] = {}
+    for position, name in enumerate(outputs):
+        if types[name].is_empty:
+            zeros = np.zeros(types[name].fixed_shape, types[name].dtype.numpy)
+            values[name] = KnownValue(name, zeros)
+            continue
+        values[name] = External(
             name=scope.claim(name),
             args=single.args,
             model=model,
@@ -78,8 +85,7 @@ def left_to_fallback(
             op_type=qualify(proto),
             reason=reason,
         )
-        for position, name in enumerate(outputs)
-    }
+    return values
 
 
 def _operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
@@ -167,15 +173,27 @@ def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the outputs of a model of one node, also where its operands have free sizes."""
     free = free_sizes(proto, scope.values)
     if not free:
-        return _concrete_types(proto, scope)
+        return _inferred_types(proto, scope)
 
     def types_at(sizes: Sizing) -> Types:
-        return _concrete_types(at_sizes(proto, scope.values, sizes), scope)
+        return _inferred_types(at_sizes(proto, scope.values, sizes), scope)
 
     return free_types(free, types_at)
 
 
-def _concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
+def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
+    """The types with late sizes where the node decides them, without those of results that cannot
+    be held."""
+    complete = {}
+    for name, kind in types.items():
+        if None not in kind.dims or scope.late is not None:
+            dims = enumerate(kind.dims)
+            shape = tuple(scope.late_size(name, axis) if n is None else n for axis, n in dims)
+            complete[name] = TensorType(kind.dtype, shape)
+    return complete
+
+
+def _inferred_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the node's outputs: inferred, else as the model declares them."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
@@ -187,12 +205,14 @@ def _concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
     infos = {info.name: info for info in probe.graph.output}
-    types = {name: _concrete(infos.get(name), scope.declared.get(name)) for name in outputs}
+    types = {name: _result_type(infos.get(name), scope.declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
-def _concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
-    """The first of the types that is a tensor of the graph's element types and a known shape."""
+def _result_type(*infos: onnx.ValueInfoProto | None) -> ResultType | None:
+    """The first of the types that is a tensor of the graph's element types and a known shape, else
+    the first of a known rank."""
+    open_kind = None
     for info in infos:
         if info is None or not info.type.HasField("tensor_type"):
             continue
@@ -201,11 +221,14 @@ def _concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
         dims = tensor.shape.dim
         if dtype is None or not tensor.HasField("shape"):
             continue
-        if all(d.HasField("dim_value") for d in dims):
-            kind = TensorType(dtype, tuple(int(d.dim_value) for d in dims))
-            if 0 < int(kind.size) <= MAX_ELEMENTS:
-                return kind
-    return None
+        sizes = [int(d.dim_value) if d.HasField("dim_value") else None for d in dims]
+        if not 0 < math.prod(size for size in sizes if size is not None) <= MAX_ELEMENTS:
+            continue
+        kind = ResultType(dtype, tuple(sizes))
+        if None not in sizes:
+            return kind
+        open_kind = open_kind or kind
+    return open_kind
 
 
 def _exact_dtype(onnx_type: int) -> DType | None:

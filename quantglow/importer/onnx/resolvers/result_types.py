@@ -22,7 +22,7 @@ import onnx
 from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.nodes.values import KnownSizes
 from quantglow.ir.symbolic.expression import Expression, number
-from quantglow.ir.symbolic.size import Size, size
+from quantglow.ir.symbolic.size import Dim, Size, size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -34,7 +34,21 @@ Rule = Callable[[Sequence[TensorType], Attributes], tuple[TensorType, ...]]
 PERIOD = 8
 """Maximum step of a window in a formula."""
 
-Types = Mapping[str, TensorType]
+
+@dataclass(frozen=True)
+class ResultType:
+    """The type of a result; None for sizes that are known late, when the node has run."""
+
+    dtype: DType
+    dims: tuple[Dim | None, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.dims)
+
+
+Types = Mapping[str, ResultType]
 Sizing = Mapping[Expression, int]
 """The integers that stand for the sizes of the operands."""
 
@@ -154,18 +168,19 @@ def _integer(size: Any, sizes: Sizing) -> int:
     return sizes[size.expression] if isinstance(size, Size) else int(size)
 
 
-def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> dict[str, TensorType]:
+def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> dict[str, ResultType]:
     """Types of the results of a node whose operands have free ``sizes``, as far as formulas are
     found; ``_types_at`` infers them for integers."""
     trials = _Trials({size.expression: size.hint for size in sizes}, types_at)
-    types: dict[str, TensorType] = {}
+    types: dict[str, ResultType] = {}
     for name, kind in trials.first.items():
-        formulas = [trials.formula(name, axis) for axis in range(kind.rank)]
-        solved = [formula for formula in formulas if formula is not None]
-        if len(solved) == kind.rank:
+        axes = [axis for axis, dim in enumerate(kind.dims) if dim is not None]
+        formulas = {axis: trials.formula(name, axis) for axis in axes}
+        solved = {axis: formula for axis, formula in formulas.items() if formula is not None}
+        if len(solved) == len(axes):
             same = {expression: expression for expression in trials.hints}
-            shape = tuple(size(formula(same), sizes[0].guards) for formula in solved)
-            types[name] = kind.with_shape(shape)
+            shape = {axis: size(each(same), sizes[0].guards) for axis, each in solved.items()}
+            types[name] = ResultType(kind.dtype, tuple(map(shape.get, range(kind.rank))))
     return types
 
 
@@ -205,7 +220,8 @@ class _Trials:
         checks = [(sizes, _size(types, name, axis)) for sizes, types in self.others]
         if any(None in run for run in runs.values()) or any(size is None for _, size in checks):
             return None
-        first = int(self.first[name].shape[axis])
+        first = _size(self.first, name, axis)
+        assert first is not None, "an axis of a size that is inferred"
         varying = {e: run for e, run in runs.items() if any(size != first for size in run)}
         for formula in self.candidates(first, varying):
             numbers = (({e: number(n) for e, n in s.items()}, size) for s, size in checks)
@@ -235,7 +251,8 @@ class _Trials:
 def _size(types: Types, name: str, axis: int) -> int | None:
     """A size of a result; None where it is not inferred, or the result has other axes."""
     kind = types.get(name)
-    return None if kind is None or kind.rank <= axis else int(kind.shape[axis])
+    dim = None if kind is None or kind.rank <= axis else kind.dims[axis]
+    return None if dim is None else int(dim)
 
 
 def _add(first: int, parts: Sequence[Expression]) -> Expression:

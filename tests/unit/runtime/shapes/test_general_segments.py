@@ -138,7 +138,8 @@ def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
             off = size(
                 to_expression(height) + to_expression(-hint[height.expression]), sizes[0].guards
             )
-            actual[name] = kind.with_shape((*kind.shape[:2], kind.shape[2] + off, kind.shape[3]))
+            batch, channels, rows, columns = kind.dims
+            actual[name] = replace(kind, dims=(batch, channels, rows + off, columns))
         return actual
 
     monkeypatch.setattr(external, "free_types", wrong)

@@ -60,7 +60,7 @@ def test_fifty_new_shapes_make_no_new_program(
         compiled(floats(1, 3, side, side))
     programs = len(compiled.report.programs)
 
-    def refused(*_: object) -> Any:
+    def refused(*_: object, **_options: object) -> Any:
         pytest.fail("a shape was imported")
 
     monkeypatch.setattr("quantglow.importer.onnx.source.Source.scope", refused)
@@ -135,8 +135,6 @@ def test_a_shape_that_cannot_be_compiled_decides_nothing_for_others() -> None:
     for columns in (3, 2, 4):
         x = floats(3, columns)
         assert compiled(x).shape == (3, 0)
-        assert compiled.specialisations.at({"x": x}).is_in_parts
     for columns in (9, 12, 30):
         x = floats(3, columns)
         np.testing.assert_array_equal(compiled(x), np.maximum(x, 0)[:, 4:])
-        assert not compiled.specialisations.at({"x": x}).is_in_parts

@@ -12,13 +12,13 @@ from onnx import TensorProto, helper
 
 from quantglow.importer.onnx import open_model
 from quantglow.importer.onnx.resolvers.external import states
-from quantglow.importer.onnx.resolvers.result_types import Sizing, free_types
+from quantglow.importer.onnx.resolvers.result_types import ResultType, Sizing, free_types
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import Size, symbols, to_expression
-from quantglow.ir.types import DType, TensorType
+from quantglow.ir.types import DType
 from tests.support.deformable import deformable
 
 VALUES = st.integers(2, 300)
@@ -34,11 +34,12 @@ def fitted(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     operands = [size for size in built.values() if isinstance(size, Size)]
     height, width = map(to_expression, operands)
 
-    def types_at(inputs: Sizing) -> dict[str, TensorType]:
-        return {"y": TensorType(DType.F32, shape(inputs[height], inputs[width]))}
+    def types_at(inputs: Sizing) -> dict[str, ResultType]:
+        return {"y": ResultType(DType.F32, shape(inputs[height], inputs[width]))}
 
     actual = free_types(operands, types_at).get("y")
-    return None if actual is None else tuple(to_expression(n).at(sizes) for n in actual.shape)
+    dims = None if actual is None else [size for size in actual.dims if size is not None]
+    return None if dims is None else tuple(to_expression(n).at(sizes) for n in dims)
 
 
 SHAPES: list[Shape] = [

@@ -1,0 +1,145 @@
+"""Programs of models in which the results of some nodes decide sizes.
+
+A program runs segment by segment.  When a segment has run whose results decide sizes, the segments
+behind it are bound to these.  Where the guards of the program do not hold for them, or a size is 0
+or 1, another program goes on with the values that are there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from quantglow.ir.graph.family import Case, FreeCase
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Signature
+from quantglow.ir.symbolic.expression import Values
+from quantglow.ir.symbolic.size import find_guards, symbols
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.segments import result
+from quantglow.runtime.programs.symbolic_graphs import (
+    SymbolicGraph,
+    Template,
+    case_template,
+    fitting,
+    free_case,
+)
+from quantglow.runtime.shapes.general_segments import SegmentedProgram, cut_program
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise
+from quantglow.support.processes.threads import renew_after_fork
+from quantglow.transforms.partition import late_sizes
+
+MOST_PROGRAMS = 32
+"""Maximum number of programs of a model: where their guards differ, each serves a part."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LateExecutable(Concise):
+    """A program at a case of the inputs.
+
+    ``values_at``: values of the symbols that are known before it runs.  ``other``: the executable
+    for shapes of results at which the program does not serve.
+    """
+
+    program: SegmentedProgram
+    case: Case
+    sizes: Values
+    other: Callable[[Case], LateExecutable]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        return self.resume(dict(feeds))
+
+    def resume(self, values: dict[str, Array]) -> list[Array]:
+        """All outputs; ``values`` has those that are computed already, by name."""
+        program, sizes = self.program, dict(self.sizes)
+        shapes = dict(self.case.late)
+        for position in self._pending(values):
+            segment = program.bind(position, sizes)
+            values |= segment.results(values)
+            if deciding := program.late[position]:
+                shapes |= {late.node.name: values[late.node.name].shape for late in deciding}
+                case = replace(self.case, late=tuple(sorted(shapes.items())))
+                known = program.values_at(case)
+                if known is None:
+                    return self.other(case).resume(values)
+                sizes |= known
+            for name in segment.last_read:
+                values.pop(name, None)
+        return [result(node, values) for _, node in program.graph.outputs]
+
+    def _pending(self, values: Mapping[str, Array]) -> list[int]:
+        """Positions of the segments whose results are needed and not there."""
+        program = self.program
+        missing = {node.name for _, node in program.graph.outputs}
+        missing |= {late.node.name for late in chain.from_iterable(program.late)}
+        missing -= values.keys() | dict(self.case.late).keys()
+        positions = []
+        for position, segment in reversed(list(enumerate(program.segments))):
+            if any(name in missing for name, _ in segment.graph.outputs):
+                positions.append(position)
+                missing |= {node.name for node in segment.graph.inputs} - values.keys()
+        return positions[::-1]
+
+
+@dataclass(eq=False, repr=False)
+class LatePrograms(Concise):
+    """Programs of one model by the cases that they serve.  All methods are thread-safe.
+
+    ``graph_at`` makes the graph of a case.  The first program has the sizes of the inputs at hand;
+    those of inputs of other sizes serve all.
+    """
+
+    signature: Signature
+    graph_at: Callable[[FreeCase], Graph]
+    compiler: Compiler
+    _programs: list[SegmentedProgram] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        renew_after_fork(self)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, what threads of the parent were doing."""
+        self._lock = threading.Lock()
+
+    @property
+    def programs(self) -> tuple[SegmentedProgram, ...]:
+        """The programs, the oldest first."""
+        return tuple(self._programs)
+
+    def serving(self, case: Case) -> LateExecutable | None:
+        """The executable of a case by a program that is there; None where none serves it."""
+        for program in self.programs:
+            if (sizes := program.values_at(case)) is not None:
+                return LateExecutable(program, case, sizes, self.executable)
+        return None
+
+    def executable(self, case: Case, graph: Graph | None = None) -> LateExecutable:
+        """The executable of a case, made if it is new; ``graph``: that of the case, if it is there.
+        Raises ``QuantglowError``."""
+        with self._lock:
+            executable = self.serving(case)
+            if executable is None:
+                program = self._plan(case, graph)
+                program.executable  # noqa: B018 - made here: it may add guards
+                self._programs[MOST_PROGRAMS - 1 :] = [program]
+                executable = self.serving(case)
+        assert executable is not None, "a program serves the case that it was made for"
+        return executable
+
+    def _plan(self, case: Case, graph: Graph | None) -> SegmentedProgram:
+        """A new program, planned at a case."""
+        is_first = all(p.source.template == case.shapes for p in self._programs)
+        template: Template = case.shapes if is_first else case_template(self.signature, case)
+        sizes, guards = symbols(fitting(template, case) or {})
+        if graph is None or sizes:
+            graph = self.graph_at(replace(free_case(template, sizes, case.values), late=case.late))
+        late = late_sizes(graph).values()
+        guards = find_guards(each.node.type.shape[each.axis] for each in late) or guards
+        ports = self.signature.outputs
+        source = SymbolicGraph.of(graph, guards, template, case.values, None, ports)
+        return cut_program(source, graph, guards, self.compiler, pinned=dict(case.late))

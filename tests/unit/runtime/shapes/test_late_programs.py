@@ -1,0 +1,154 @@
+"""Programs whose sizes are known when a part of them has run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.importer.onnx import open_model
+from quantglow.ir.graph.family import Case
+from quantglow.ir.ops.external import External
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.segments import CompiledSegment
+from quantglow.runtime.shapes.late_programs import LatePrograms
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import optimize
+from quantglow.transforms.partition import late_sizes
+from tests.support.effort import expensive
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
+
+node = helper.make_node
+ROWS, COLUMNS = 6, 4
+
+
+def pairing(rows: Any = ROWS, columns: Any = COLUMNS) -> onnx.ModelProto:
+    """The largest positive element (``most``), a product of the positive ones in pairs (``y``), and
+    all elements with those doubled (``whole``)."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("Greater", ["r", "zero"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Transpose", ["places"], ["index"], perm=[1, 0]),
+        node("GatherND", ["r", "index"], ["values"]),
+        node("ReduceMax", ["values"], ["most"], keepdims=0),
+        node("Reshape", ["values", "pair"], ["pairs"]),
+        node("MatMul", ["pairs", "w"], ["y"]),
+        node("Add", ["values", "values"], ["doubled"]),
+        node("ScatterND", ["x", "index", "doubled"], ["whole"]),
+    ]
+    known = {"zero": np.float32(0), "pair": np.array([-1, 2]), "w": floats(2, 5)}
+    ends = {"most": [], "y": [None, 5], "whole": [rows, columns]}
+    graph = helper.make_graph(
+        nodes,
+        "pairing",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, columns])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n, dims in ends.items()],
+        [numpy_helper.from_array(array, name) for name, array in known.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def with_positives(count: int, rows: int = ROWS, columns: int = COLUMNS, seed: int = 0) -> Array:
+    """An array of which so many elements are positive."""
+    flat = -1 - np.abs(floats(rows * columns, seed=seed))
+    flat[np.random.default_rng(seed).permutation(rows * columns)[:count]] *= -1
+    return flat.reshape(rows, columns)
+
+
+def programs_of(model: onnx.ModelProto, threads: int = 1) -> LatePrograms:
+    source, compiler = open_model(model), Compiler.of(num_threads=threads)
+    return LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
+
+
+def run(programs: LatePrograms, x: Array) -> list[Array]:
+    return programs.executable(Case.of({"x": x.shape})).run({"x": x})
+
+
+def agree(actual: list[Array], expected: list[Array]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_graph_goes_to_the_end_of_the_model() -> None:
+    source = open_model(pairing())
+    graph = source.to_the_end(Case.of({"x": (ROWS, COLUMNS)}))
+    late = late_sizes(graph)
+    assert [(each.node.name, each.axis) for each in late.values()] == [("places", 1)]
+    assert [n.name for n in graph.nodes if isinstance(n, External)] == ["places"]
+    assert [name for name, _ in graph.outputs] == ["most", "y", "whole"]
+
+
+def test_results_without_elements_are_known() -> None:
+    source = open_model(pairing())
+    case = Case((("x", (ROWS, COLUMNS)),), late=(("places", (2, 0)),))
+    graph = source.to_the_end(case)
+    assert not graph.symbols
+    assert {name: end.type.fixed_shape for name, end in graph.outputs} == {
+        "most": (),
+        "y": (0, 5),
+        "whole": (ROWS, COLUMNS),
+    }
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_stream_of_counts_has_few_programs(threads: int) -> None:
+    model = pairing()
+    programs = programs_of(model, threads)
+    for seed, count in enumerate((8, 2, 0, 24, 0, 4, 12, 2, 6, 10, 14, 16, 18, 20, 22, 8)):
+        x = with_positives(count, seed=seed)
+        agree(run(programs, x), by_onnxruntime(model, {"x": x}))
+    assert len(programs.programs) == 3, "for many, for one pair, for nothing"
+
+
+@given(st.integers(0, 12), st.integers(2, 9), st.integers(2, 9), st.integers(0, 99))
+@expensive
+def test_one_model_serves_all_sizes(pairs: int, rows: int, columns: int, seed: int) -> None:
+    x = with_positives(min(2 * pairs, rows * columns // 2 * 2), rows, columns, seed)
+    agree(run(SHARED, x), by_onnxruntime(FREE, {"x": x}))
+
+
+FREE = pairing("rows", "columns")
+SHARED = programs_of(FREE, threads=2)
+
+
+def test_no_segment_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Counter[str]()
+    results = CompiledSegment.results
+
+    def counted(segment: CompiledSegment, values: Mapping[str, Array]) -> dict[str, Array]:
+        runs.update(n.name for n in segment.segment.nodes)
+        return results(segment, values)
+
+    programs = programs_of(pairing())
+    monkeypatch.setattr(CompiledSegment, "results", counted)
+    run(programs, with_positives(2))
+    assert set(runs.values()) == {1}
+    assert len(programs.programs) == 2, "the first one is for more pairs"
+
+
+def test_onnxruntime_runs_sizes_without_a_program() -> None:
+    """An odd number of values has no pairs; the error is onnxruntime's."""
+    compiled = qg.compile(FREE, num_threads=1)
+    x = with_positives(4)
+    agree(compiled.run(None, {"x": x}), by_onnxruntime(FREE, {"x": x}))
+    with pytest.raises(qg.InputError, match="cannot run on inputs of the shapes"):
+        compiled(with_positives(3))
+    agree(compiled.run(None, {"x": x}), by_onnxruntime(FREE, {"x": x}))
+
+
+def test_the_report_lists_the_programs_by_their_conditions() -> None:
+    compiled = qg.compile(FREE, num_threads=1)
+    compiled(with_positives(4))
+    (program,) = compiled.report.programs
+    assert program.elsewhere == "1 NonZero in onnxruntime"
+    assert any("places_1" in condition for condition in program.conditions)
