@@ -44,6 +44,7 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import WrongResultError
+from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.partition import (
     Executable,
     LateSize,
@@ -63,8 +64,9 @@ MOST_BINDINGS = 256
 class SegmentedProgram(Concise):
     """A program for all shapes in several segments.
 
-    ``plans``: None for segments of onnxruntime, and for those without free sizes.  ``pinned``: the
-    shapes of results of late sizes for which it was made; sizes of 0 and 1 are fixed.
+    ``plans``: None for segments of onnxruntime, for those without free sizes, and for those that a
+    backend compiles at each size.  ``pinned``: the shapes of results of late sizes for which it was
+    made; sizes of 0 and 1 are fixed.
     """
 
     source: SymbolicGraph
@@ -91,7 +93,7 @@ class SegmentedProgram(Concise):
         return tuple(accumulate(sizes, frozenset.union, initial=first))
 
     @cached_property
-    def executable(self) -> tuple[LoadedProgram | Executable, ...]:
+    def executable(self) -> tuple[LoadedProgram | Executable | None, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.time_stage("general segments"):
             parts = zip(self.segments, self.plans, self.known, strict=False)
@@ -106,11 +108,15 @@ class SegmentedProgram(Concise):
 
     def _compile(
         self, segment: Segment, plan: Planned | None, known: frozenset[str]
-    ) -> LoadedProgram | Executable:
+    ) -> LoadedProgram | Executable | None:
+        """The code of a segment; None where it is compiled at each size."""
         target, threads = self.compiler.target, self.compiler.num_threads
-        assert target is not None
-        if plan is None:
-            return segment.backend.compile(segment.graph, target.name, threads)
+        if plan is None and (
+            isinstance(segment.backend, OnnxRuntimeBackend) or not segment.graph.symbols
+        ):
+            return segment.backend.compile(segment.graph, self.compiler.name, threads)
+        if plan is None or target is None:
+            return None
         # Only here, as in ``_plan``: a process that finds its programs on disk makes none.
         from quantglow.runtime.native.compilation import compile_free_program
 
@@ -176,6 +182,9 @@ class SegmentedProgram(Concise):
         if (bound := self._bindings.get(key)) is not None:
             return bound
         segment, code = self.segments[position], self.executable[position]
+        if code is None:
+            graph, compiler = bind_sizes(segment.graph, values), self.compiler
+            code = segment.backend.compile(graph, compiler.name, compiler.num_threads)
         bound = CompiledSegment(
             segment,
             LlvmExecutable.of(code, values) if isinstance(code, LoadedProgram) else code,
@@ -277,7 +286,9 @@ def cut_program(
     segments = partition(graph, backends, branches)
     with debug.time_stage("general plan"):
         plans = tuple(
-            _plan(s, compiler) if s.backend is backend and s.graph.symbols else None
+            _plan(s, compiler)
+            if s.backend is backend and s.graph.symbols and compiler.target is not None
+            else None
             for s in segments
         )
     return SegmentedProgram(source, graph, guards, compiler, segments, plans, pinned or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.importer.onnx import open_model
+from quantglow.interpreter import interpret
 from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops.convolution import MatMul
 from quantglow.ir.ops.external import External
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import CompiledSegment
@@ -64,8 +69,8 @@ def with_positives(count: int, rows: int = ROWS, columns: int = COLUMNS, seed: i
     return flat.reshape(rows, columns)
 
 
-def programs_of(model: onnx.ModelProto, threads: int = 1) -> LatePrograms:
-    source, compiler = open_model(model), Compiler.of(num_threads=threads)
+def programs_of(model: onnx.ModelProto, threads: int = 1, **options: Any) -> LatePrograms:
+    source, compiler = open_model(model), Compiler.of(num_threads=threads, **options)
     return LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
 
 
@@ -119,6 +124,32 @@ def test_one_model_serves_all_sizes(pairs: int, rows: int, columns: int, seed: i
 
 FREE = pairing("rows", "columns")
 SHARED = programs_of(FREE, threads=2)
+
+
+class Products:
+    """A code generator of matrix products, whose graphs have plain sizes."""
+
+    name = "products"
+
+    def supports(self, node: Node) -> bool:
+        return isinstance(node, MatMul)
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Any:
+        assert not segment.symbols
+        return SimpleNamespace(run=lambda feeds: interpret(segment, feeds))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"backend": "reference"}, {"backends": [Products()]}],
+    ids=["reference", "another code generator"],
+)
+def test_other_backends_get_graphs_of_plain_sizes(options: dict[str, Any]) -> None:
+    model = pairing()
+    programs = programs_of(model, **options)
+    for seed, count in enumerate((8, 0, 2, 6, 8)):
+        x = with_positives(count, seed=seed)
+        agree(run(programs, x), by_onnxruntime(model, {"x": x}))
 
 
 def test_no_segment_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
