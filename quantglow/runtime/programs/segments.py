@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,14 +37,21 @@ class CompiledSegment:
         """The results of the executable.  Raises ``WrongResultError`` for other types."""
         reads = [node.name for node in self.segment.graph.inputs]
         results = self.executable.run({name: values[name] for name in reads})
-        for name, kind, array in zip(self.names, self.kinds, results, strict=True):
-            if not _fits(array.shape, kind.shape) or array.dtype != kind.dtype.numpy:
+        for name, kind, fits, array in zip(
+            self.names, self.kinds, self._tests, results, strict=True
+        ):
+            if not fits(array.shape) or array.dtype != kind.dtype.numpy:
                 raise WrongResultError(
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
                     f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
                     "correct the shapes that the model states, or an own backend's compile or run."
                 )
         return dict(zip(self.names, results, strict=True))
+
+    @cached_property
+    def _tests(self) -> tuple[Callable[[FixedShape], bool], ...]:
+        """Functions that say whether shapes are those of the results."""
+        return tuple(_shape_test(kind.shape) for kind in self.kinds)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -65,11 +72,17 @@ class CompiledSegment:
         return {name: np.zeros(kind.fixed_shape, kind.dtype.numpy) for name, kind in kinds}
 
 
-def _fits(shape: FixedShape, expected: Shape) -> bool:
-    """Whether an array has a shape; the segment decides sizes that are free."""
-    return len(shape) == len(expected) and all(
-        is_free(n) or n == size for n, size in zip(expected, shape, strict=True)
-    )
+def _shape_test(expected: Shape) -> Callable[[FixedShape], bool]:
+    """A function that says whether a shape is the expected one; free sizes may be any."""
+    if not any(map(is_free, expected)):
+        return expected.__eq__
+
+    def fits(shape: FixedShape) -> bool:
+        return len(shape) == len(expected) and all(
+            is_free(n) or n == size for n, size in zip(expected, shape, strict=True)
+        )
+
+    return fits
 
 
 @dataclass(frozen=True, repr=False)

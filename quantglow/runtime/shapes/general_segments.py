@@ -10,6 +10,7 @@ run (``late_programs``).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, starmap
@@ -191,8 +192,8 @@ class SegmentedProgram(Concise):
             self._reads[position],
             _types_at([node for _, node in segment.graph.outputs], values),
         )
-        while len(self._bindings) >= MOST_BINDINGS:
-            self._bindings.pop(next(iter(self._bindings)), None)
+        for old in list(self._bindings)[: 1 - MOST_BINDINGS]:
+            self._bindings.pop(old, None)
         return self._bindings.setdefault(key, bound)
 
     @cached_property
@@ -200,6 +201,24 @@ class SegmentedProgram(Concise):
         """The symbols on which each segment depends, of those that are known before it."""
         parts = zip(self.segments, self.known, strict=False)
         return tuple(tuple(sorted(segment.graph.symbols & known)) for segment, known in parts)
+
+    @cached_property
+    def meanings(self) -> dict[str, bytes]:
+        """A digest of what each node computes, by name: its text, and those of its operands."""
+        texts, inner = list[str](), ""
+        for line in self.source.text.splitlines():
+            if line[0] in "'\"":
+                texts.append(inner + line)
+                inner = ""
+            elif line.startswith(("body", " ")):  # it stands before the node that runs it
+                inner += line
+        meanings: dict[str, bytes] = {}
+        for node, text in zip(self.graph.nodes, texts, strict=True):
+            digest = hashlib.blake2b(text.encode(), digest_size=16)
+            for operand in node.operands:
+                digest.update(meanings[operand.name])
+            meanings[node.name] = digest.digest()
+        return meanings
 
     @cached_property
     def _reads(self) -> list[tuple[str, ...]]:

@@ -14,9 +14,9 @@ from itertools import chain
 
 from quantglow.ir.graph.family import Case, FreeCase
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Signature
+from quantglow.ir.graph.signature import Shapes, Signature
 from quantglow.ir.symbolic.expression import Values
-from quantglow.ir.symbolic.size import find_guards, symbols
+from quantglow.ir.symbolic.size import FixedShape, find_guards, symbols
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import result
 from quantglow.runtime.programs.symbolic_graphs import (
@@ -31,6 +31,12 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.processes.threads import renew_after_fork
 from quantglow.transforms.partition import late_sizes
+
+Shaped = tuple[tuple[str, FixedShape], ...]
+"""Shapes of results, by name."""
+
+MOST_SHAPES = 256
+"""Maximum number of shapes of results of which it is kept whether a program serves them."""
 
 MOST_PROGRAMS = 32
 """Maximum number of programs of a model: where their guards differ, each serves a part."""
@@ -48,28 +54,49 @@ class LateExecutable(Concise):
     case: Case
     sizes: Values
     other: Callable[[Case], LateExecutable]
+    _known: dict[Shaped, Values | None] = field(default_factory=dict)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
-        return self.resume(dict(feeds))
+        return self._resume(feeds, {})
 
-    def resume(self, values: dict[str, Array]) -> list[Array]:
-        """All outputs; ``values`` has those that are computed already, by name."""
+    def _resume(self, feeds: Mapping[str, Array], computed: Mapping[str, Array]) -> list[Array]:
+        """All outputs; ``computed`` has values by name that need not be computed again."""
         program, sizes = self.program, dict(self.sizes)
-        shapes = dict(self.case.late)
-        for position in self._pending(values):
+        shapes, values = dict(self.case.late), {**feeds, **computed}
+        for position in self._pending(values) if computed else range(len(program.segments)):
             segment = program.bind(position, sizes)
             values |= segment.results(values)
             if deciding := program.late[position]:
                 shapes |= {late.node.name: values[late.node.name].shape for late in deciding}
-                case = replace(self.case, late=tuple(sorted(shapes.items())))
-                known = program.values_at(case)
+                known = self._values_at(late := tuple(shapes.items()))
                 if known is None:
-                    return self.other(case).resume(values)
+                    other = self.other(replace(self.case, late=late))
+                    return other._resume(feeds, other._reusable(program, values, shapes))
                 sizes |= known
             for name in segment.last_read:
                 values.pop(name, None)
         return [result(node, values) for _, node in program.graph.outputs]
+
+    def _values_at(self, late: Shaped) -> Values | None:
+        """The values of symbols, given shapes of results; None where the program does not serve."""
+        if late not in self._known:
+            for old in list(self._known)[: 1 - MOST_SHAPES]:
+                self._known.pop(old, None)
+            self._known[late] = self.program.values_at(replace(self.case, late=late))
+        return self._known[late]
+
+    def _reusable(
+        self, program: SegmentedProgram, values: Mapping[str, Array], late: Shapes
+    ) -> dict[str, Array]:
+        """The values of another program that have the same meaning in this one: the late ones, and
+        those that are computed alike.  Values that passes made may only be called alike."""
+        meanings, others = self.program.meanings, program.meanings
+        return {
+            name: array
+            for name, array in values.items()
+            if name in late or meanings.get(name, b"") == others[name]
+        }
 
     def _pending(self, values: Mapping[str, Array]) -> list[int]:
         """Positions of the segments whose results are needed and not there."""

@@ -33,6 +33,7 @@ from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 
 node = helper.make_node
 ROWS, COLUMNS = 6, 4
+CASE = Case.of({"x": (ROWS, COLUMNS)})
 
 
 def pairing(rows: Any = ROWS, columns: Any = COLUMNS) -> onnx.ModelProto:
@@ -86,7 +87,7 @@ def agree(actual: list[Array], expected: list[Array]) -> None:
 
 def test_the_graph_goes_to_the_end_of_the_model() -> None:
     source = open_model(pairing())
-    graph = source.to_the_end(Case.of({"x": (ROWS, COLUMNS)}))
+    graph = source.to_the_end(CASE)
     late = late_sizes(graph)
     assert [(each.node.name, each.axis) for each in late.values()] == [("places", 1)]
     assert [n.name for n in graph.nodes if isinstance(n, External)] == ["places"]
@@ -165,6 +166,17 @@ def test_no_segment_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run(programs, with_positives(2))
     assert set(runs.values()) == {1}
     assert len(programs.programs) == 2, "the first one is for more pairs"
+
+
+def test_values_that_are_only_called_alike_are_computed_again() -> None:
+    model = pairing()
+    executable = programs_of(model).executable(CASE)
+    next(each for each in model.graph.node if each.op_type == "Relu").op_type = "Abs"
+    other = programs_of(model).executable(CASE)
+    computed = {name: np.zeros(1) for name in ("x", "r", "places", "positive")}
+    late = {"places": (2, 4)}
+    assert executable._reusable(other.program, computed, late).keys() == {"x", "places"}
+    assert executable._reusable(executable.program, computed, late).keys() == computed.keys()
 
 
 def test_onnxruntime_runs_sizes_without_a_program() -> None:
