@@ -179,7 +179,9 @@ class SegmentedProgram(Concise):
 
     def bind(self, position: int, values: Values) -> CompiledSegment:
         """A segment at values of the symbols that are known before it."""
-        key = (position, *(values[name] for name in self._symbols[position]))
+        # Not those of its own results, which the next run may decide otherwise.
+        values = {name: values[name] for name in self._symbols[position]}
+        key = (position, *values.values())
         if (bound := self._bindings.get(key)) is not None:
             return bound
         segment, code = self.segments[position], self.executable[position]
