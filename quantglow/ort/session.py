@@ -20,6 +20,7 @@ import numpy as np
 from quantglow.ort.kernel_guards import KERNEL_GUARDS, has_operator
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
+from quantglow.support.observing import observer
 from quantglow.support.processes.interrupts import endable
 from quantglow.support.processes.threads import renew_after_fork
 from quantglow.support.timeline import FOREIGN, span
@@ -62,6 +63,7 @@ class Session:
         optimize: bool = True,
         exact_sums: bool = True,
     ) -> None:
+        self._model = model
         self._load = partial(_load_session, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
@@ -94,6 +96,9 @@ class Session:
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all); arrays, and lists where an output is a sequence."""
+        watcher = observer()
+        if watcher is not None and isinstance(self._model, bytes):
+            watcher.saw_model(self._model, feeds)
         options = runtime().RunOptions()
         call = partial(self.session.run, names, dict(feeds), options)
         with span("onnxruntime", FOREIGN):

@@ -30,10 +30,16 @@ from quantglow.runtime.hybrid.trips import (
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specializations import ModelPrograms, Served, ServedShapes
+from quantglow.runtime.shapes.specializations import (
+    ModelPrograms,
+    Served,
+    ServedShapes,
+    show_run,
+)
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
+from quantglow.support.observing import observer, observing
 from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
 
@@ -173,7 +179,10 @@ class BodyPrograms(Concise):
 
     def program_at(self, feeds: NamedArrays) -> Executable:
         """The program of a trip.  Raises ``QuantglowError``."""
-        return _program_at(self.programs, {name: array.shape for name, array in feeds.items()})
+        shapes = {name: array.shape for name, array in feeds.items()}
+        if observer() is not None:
+            show_run(_serve_at(self.programs, shapes), feeds)
+        return _program_at(self.programs, shapes)
 
 
 class NoTableError(BackendError):
@@ -293,6 +302,10 @@ class CompiledLoop(Concise):
 
     def observe(self, progress: Progress) -> list[BodyShapes]:
         """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
+        with observing(None):  # these trips are made again
+            return self._observe(progress)
+
+    def _observe(self, progress: Progress) -> list[BodyShapes]:
         shapes_of_trips, copy = list[BodyShapes](), progress.copy()
         while True:
             shapes_of_trips.append({name: array.shape for name, array in copy.feeds.items()})
@@ -307,8 +320,11 @@ class CompiledLoop(Concise):
         return shapes_of_trips
 
     def _make(self, progress: Progress, trips: BodyPrograms) -> None:
-        """Make all further trips.  Raises ``QuantglowError``."""
-        if active() is None and not trips.apart:
+        """Make all further trips: one by one where they are traced or observed.
+
+        Raises ``QuantglowError``.
+        """
+        if active() is None and observer() is None and not trips.apart:
             try:
                 self._chain(progress, trips)
             except NoTableError:
