@@ -64,6 +64,7 @@ class Session:
         exact_sums: bool = True,
     ) -> None:
         self._model = model
+        self._options = {"optimize": optimize, "exact_sums": exact_sums}
         self._load = partial(_load_session, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
@@ -77,6 +78,10 @@ class Session:
         if self._session is None:
             self._session = self._load()
         return self._session
+
+    def on_threads(self, num_threads: int) -> Session:
+        """The same model for another number of threads."""
+        return Session(self._model, num_threads, **self._options)
 
     def forget_threads(self) -> None:
         """Leave the parent's session alone: another thread may have held locks of it, and to free

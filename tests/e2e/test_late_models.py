@@ -221,6 +221,15 @@ def test_a_stream_of_late_sizes_gives_what_fresh_models_give(kind: str, folder: 
         same(model.run(None, samples[position]), expected[position])
 
 
+@pytest.mark.parametrize("kind", kinds())
+def test_calls_side_by_side_give_what_fresh_models_give(kind: str, folder: Path) -> None:
+    model, samples = fresh(kind, folder), late_model(kind).distinct()
+    expected = fresh_results(kind, folder)
+    answers = [(position, model.run_async(samples[position])) for position in STREAM]
+    for position, answer in answers:
+        same(answer.result(60), expected[position])
+
+
 def stacked(samples: Sequence[Feeds]) -> Feeds:
     return {name: np.concatenate([feeds[name] for feeds in samples]) for name in samples[0]}
 

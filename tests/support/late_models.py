@@ -291,11 +291,11 @@ def looping_text() -> LateModel:
 
 def rename(inner: LateBuilder, prefix: str) -> None:
     """Give constants and values of a body names that the graph around has not."""
-    own = {tensor.name for tensor in inner.initializers}
-    own |= {name for node in inner.nodes for name in node.output} - {"next", "more", "on"}
+    local = {tensor.name for tensor in inner.initializers}
+    local |= {name for node in inner.nodes for name in node.output} - {"next", "more", "on"}
     for node in inner.nodes:
         for names in (node.input, node.output):
-            names[:] = [prefix + name if name in own else name for name in names]
+            names[:] = [prefix + name if name in local else name for name in names]
     for constant in inner.initializers:
         constant.name = prefix + constant.name
 
@@ -305,7 +305,7 @@ def rename(inner: LateBuilder, prefix: str) -> None:
 LABELS = [f"animal {n}" for n in range(10)]
 
 
-def labelled_images() -> LateModel:
+def labeled_images() -> LateModel:
     """A classifier of images that gives the label of each as a string, and scores."""
     b = LateBuilder(6)
     x = b.conv(b.conv("x", 3, 16, stride=2), 16, 32, stride=2)
@@ -428,7 +428,7 @@ BUILDERS: dict[str, Callable[[], LateModel]] = {
     "rows": rows_in_the_middle,
     "crops": crops,
     "loop": looping_text,
-    "labels": labelled_images,
+    "labels": labeled_images,
     "words": words_first,
     "decoder": decoder_step,
 }

@@ -94,6 +94,9 @@ class AnyModel(Protocol):
     def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
         """The ONNX model that ``export_onnx`` writes."""
 
+    def with_num_threads(self, num_threads: int) -> AnyModel:
+        """The same model for another number of threads."""
+
 
 @dataclass(eq=False, repr=False)
 class Bodies(Concise):
@@ -125,6 +128,16 @@ class Bodies(Concise):
         self.shapes += [shapes for shapes in trips if shapes not in self.shapes]
         self.programs = self.make(self.shapes)
         return self.programs
+
+    def on_threads(self, num_threads: int) -> Bodies:
+        """The same for another number of threads."""
+        make = self.make
+        programs = None if self.programs is None else self.programs.on_threads(num_threads)
+        if make is None:
+            return Bodies(None, programs, list(self.shapes))
+        return Bodies(
+            lambda trips: make(trips).on_threads(num_threads), programs, list(self.shapes)
+        )
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
@@ -210,6 +223,21 @@ class CompiledLoop(Concise):
     not_int8: str = ""
     why: dict[Key, str] = field(default_factory=dict)
     _idle: dict[Key, list[BodyPrograms]] = field(default_factory=dict)
+
+    def on_threads(self, num_threads: int) -> CompiledLoop:
+        """The same for another number of threads."""
+        int8 = None if self.int8 is None else self.int8.with_num_threads(num_threads)
+        return CompiledLoop(
+            self.names,
+            self.session.on_threads(num_threads),
+            self.operands and self.operands.on_threads(num_threads),
+            self.trip.on_threads(num_threads),
+            self.bodies.on_threads(num_threads)
+            if int8 is None
+            else Bodies(None, int8.specialisations),
+            int8,
+            self.not_int8,
+        )
 
     @property
     def input_names(self) -> list[str]:
