@@ -1,9 +1,9 @@
 """Sections of a report: summary, fallbacks, programs, precision overrides, and advice.
 
-The summary has the result in three lines, accuracy, size and speed, and the next step.  Fallbacks
-are operators that other backends compiled, with the reasons; programs serve the shapes of a model
-with free dimensions; overrides are what accuracy control took out of int8, with their cost.  Advice
-on a layer with a large error is a finding, and the flags that mend it.
+The summary has the result in four lines, accuracy, size, share of int8 and speed, and the next
+step.  Fallbacks are operators that other backends compiled, with the reasons; programs serve the
+shapes of a model with free dimensions; overrides are what accuracy control took out of int8, with
+their cost.  Advice on a layer with a large error is a finding, and the flags that mend it.
 """
 
 from __future__ import annotations
