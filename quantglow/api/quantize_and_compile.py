@@ -17,7 +17,11 @@ from quantglow.api.models.fallback import (
 from quantglow.api.models.families import with_steps
 from quantglow.api.pipeline.accuracy_control import AccuracyControl, Whole
 from quantglow.api.pipeline.calibration import Calibrated, calibrate
-from quantglow.api.pipeline.compilation import compile_quantized, with_latency
+from quantglow.api.pipeline.compilation import (
+    compile_quantized,
+    with_int8_share,
+    with_latency,
+)
 from quantglow.api.pipeline.groupwise import compile_with_packed_weights
 from quantglow.api.pipeline.int8_tail import check_whole, int8_tail, under_contract
 from quantglow.api.pipeline.quantization import (
@@ -100,6 +104,9 @@ def _run_pipeline(
         compiled = _int8_model(ready, compiler)
         if source.cut and request.verify and not isinstance(compiled, CompiledModel):
             compiled = check_whole(compiled, source.family.signature, calibrated_model.checks)
+        if not request.depth:
+            feeds, signature = calibrated_model.checks.feeds, source.family.signature
+            compiled = with_int8_share(compiled, signature, feeds, request.verify)
     if request.measure_latency:
         return with_latency(compiled, model, calibrated_model.checks.feeds)
     return compiled

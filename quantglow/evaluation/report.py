@@ -22,6 +22,7 @@ from quantglow.evaluation.accuracy import (
     plain,
 )
 from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.int8_share import Int8Share
 from quantglow.evaluation.layer_speed import LayerSpeed
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.ir.graph.graph import Graph
@@ -97,7 +98,9 @@ class Report(Concise, HasView):
     ``warnings`` are signs that the calibration data differs from the training data; ``seconds`` is
     the time of each stage; ``profile`` names the source of the ranges; ``programs`` are those of
     all shapes that came, where shapes are free; ``weights`` are their sizes in float and now,
-    ``latency`` is measured with ``measure_latency``; a page shows ``graph`` and ``source``.
+    ``int8_share`` is that of int8 in the multiply-accumulates of the whole model, None where it was
+    not counted; ``latency`` is measured with ``measure_latency``; a page shows ``graph`` and
+    ``source``.
 
     It shows the tables that matter; ``full`` has all of them.
     """
@@ -121,6 +124,7 @@ class Report(Concise, HasView):
     programs: tuple[ServedShapes, ...] = ()
     weights: WeightSizes | None = None
     latency: MeasuredLatency | None = None
+    int8_share: Int8Share | None = None
     graph: Graph | None = field(default=None, repr=False, compare=False)
     source: PageSource | None = field(default=None, repr=False, compare=False)
 
@@ -256,4 +260,5 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         programs=tuple(map(ServedShapes.from_json, data.get("programs", ()))),
         weights=WeightSizes.from_json(data["weights"]) if data.get("weights") else None,
         latency=MeasuredLatency.from_json(data["latency"]) if data.get("latency") else None,
+        int8_share=Int8Share.from_json(data["int8_share"]) if data.get("int8_share") else None,
     )

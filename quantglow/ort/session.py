@@ -20,6 +20,7 @@ import numpy as np
 from quantglow.ort.kernel_guards import KERNEL_GUARDS, has_operator
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
+from quantglow.support.observing import observer
 from quantglow.support.processes.interrupts import endable
 from quantglow.support.processes.threads import renew_after_fork
 from quantglow.support.timeline import FOREIGN, span
@@ -62,6 +63,8 @@ class Session:
         optimize: bool = True,
         exact_sums: bool = True,
     ) -> None:
+        self._model = model
+        self._options = {"optimize": optimize, "exact_sums": exact_sums}
         self._load = partial(_load_session, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
@@ -75,6 +78,10 @@ class Session:
         if self._session is None:
             self._session = self._load()
         return self._session
+
+    def on_threads(self, num_threads: int) -> Session:
+        """The same model for another number of threads."""
+        return Session(self._model, num_threads, **self._options)
 
     def forget_threads(self) -> None:
         """Leave the parent's session alone: another thread may have held locks of it, and to free
@@ -94,6 +101,9 @@ class Session:
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all); arrays, and lists where an output is a sequence."""
+        watcher = observer()
+        if watcher is not None and isinstance(self._model, bytes):
+            watcher.saw_model(self._model, feeds)
         options = runtime().RunOptions()
         call = partial(self.session.run, names, dict(feeds), options)
         with span("onnxruntime", FOREIGN):

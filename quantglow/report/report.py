@@ -84,6 +84,7 @@ class ReportView(Tabular):
             report.operators,
             report.weights,
             report.latency,
+            report.int8_share,
             next_step or self.next_step or (SAVE if good else DIAGNOSE),
         )
 

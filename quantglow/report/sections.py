@@ -1,9 +1,9 @@
 """Sections of a report: summary, fallbacks, programs, precision overrides, and advice.
 
-The summary has the result in three lines, accuracy, size and speed, and the next step.  Fallbacks
-are operators that other backends compiled, with the reasons; programs serve the shapes of a model
-with free dimensions; overrides are what accuracy control took out of int8, with their cost.  Advice
-on a layer with a large error is a finding, and the flags that mend it.
+The summary has the result in four lines, accuracy, size, share of int8 and speed, and the next
+step.  Fallbacks are operators that other backends compiled, with the reasons; programs serve the
+shapes of a model with free dimensions; overrides are what accuracy control took out of int8, with
+their cost.  Advice on a layer with a large error is a finding, and the flags that mend it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.int8_share import Int8Share
 from quantglow.evaluation.report import PrecisionOverride
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.report.memory import weights_bars
@@ -53,10 +54,11 @@ class Summary:
     operators: dict[str, int]
     sizes: WeightSizes | None
     latency: MeasuredLatency | None
+    int8_share: Int8Share | None
     next_step: str
 
     def lines(self) -> Iterator[str]:
-        """Accuracy, size, speed, the next step."""
+        """Accuracy, size, share of int8, speed, the next step."""
         yield from self.figures()
         yield self.step
 
@@ -66,11 +68,13 @@ class Summary:
         return f"Next: {self.next_step}"
 
     def figures(self) -> Iterator[str]:
-        """Accuracy, layers to look at, size, speed."""
+        """Accuracy, layers to look at, size, share of int8, speed."""
         yield self.accuracy or NOT_CHECKED
         if self.look_at:
             yield f"Look at these layers: {', '.join(self.look_at)}."
         yield f"Size: {self.size}."
+        if self.int8_share:
+            yield f"{self.int8_share}."
         yield f"Speed: {self.latency}." if self.latency else NOT_MEASURED
 
     @property
@@ -89,6 +93,7 @@ class Summary:
             "operators": self.operators,
             "weights": self.sizes.to_json() if self.sizes else None,
             "latency": self.latency.to_json() if self.latency else None,
+            "int8_share": self.int8_share.to_json() if self.int8_share else None,
             "next_step": self.next_step,
         }
 

@@ -12,14 +12,16 @@ from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
 from quantglow.evaluation.baselines.latency import latency_beside_float
+from quantglow.evaluation.int8_share import FIRST_SAMPLE, PROFILE_SHAPES, Int8Share
 from quantglow.evaluation.layers import Verification, no_labels, until_interrupted
+from quantglow.evaluation.macs import count_by_run, count_by_types
 from quantglow.evaluation.outputs import Reference, reference
 from quantglow.evaluation.report import PageSource, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import declared_only, leaving
+from quantglow.ir.graph.signature import Signature, declared_only, leaving
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
@@ -30,7 +32,9 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.processes import interrupts
 
-Model = TypeVar("Model", CompiledModel, CompiledModel | FallbackModel)
+Model = TypeVar(
+    "Model", CompiledModel, CompiledModel | PartlyCompiledModel, CompiledModel | FallbackModel
+)
 
 NO_SAMPLES = "the latency was not measured: there are no samples"
 NO_MODEL = "the latency was not measured: a graph is no ONNX model"
@@ -145,6 +149,41 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
     except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
         return _reporting(compiled, notes=(f"the latency was not measured: {error}",))
     return _reporting(compiled, latency=latencies)
+
+
+def with_int8_share(
+    compiled: Model, signature: Signature, samples: Sequence[Mapping[str, Array]], may_run: bool
+) -> Model:
+    """The model whose report has the share of int8 in all multiply-accumulates.
+
+    It takes a run of the first sample where types of a graph do not tell; without one, or if it is
+    not to run, such a model has no such figure.  ``signature``: of the model.
+    """
+    try:
+        share = _int8_share(compiled, signature, samples, may_run)
+    except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
+        note = f"the multiply-accumulates were not counted: {type(error).__name__}: {error}"
+        return _reporting(compiled, notes=(note,))
+    return compiled if share is None else _reporting(compiled, int8_share=share)
+
+
+def _int8_share(
+    compiled: CompiledModel | FallbackModel,
+    signature: Signature,
+    samples: Sequence[Mapping[str, Array]],
+    may_run: bool,
+) -> Int8Share | None:
+    basis = FIRST_SAMPLE if samples else PROFILE_SHAPES
+    if isinstance(compiled, CompiledModel):
+        first = compiled.specialisations.first
+        if (share := count_by_types(first.graph, basis)) is not None:
+            return share
+        if samples and may_run:
+            return count_by_run(lambda: first.run(samples[0]))
+    elif samples and may_run:
+        feeds = declared_only(signature.inputs, samples[0])
+        return count_by_run(lambda: compiled.run(None, feeds))
+    return None
 
 
 def _reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:

@@ -12,7 +12,7 @@ from typing import Any
 
 from quantglow.api.compile import compile_source
 from quantglow.api.models.families import open_source
-from quantglow.api.pipeline.compilation import with_latency
+from quantglow.api.pipeline.compilation import with_int8_share, with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
 from quantglow.evaluation.accuracy import (
@@ -112,6 +112,8 @@ def compile_with_packed_weights(
         "notes": (*notes, *accuracy["notes"], *_missing_weights(packed.layers)),
     }
     reported = CompiledModel(compiled.specialisations, _reporter(compiled, facts, packed.seconds))
+    if checks:
+        reported = with_int8_share(reported, source.signature, checks, may_run=True)
     if request.measure_latency:
         return with_latency(reported, model, checks)
     return reported

@@ -178,6 +178,11 @@ class _Joined:
             output.name = name or output.name
         del graph.node[:]
         graph.node.extend(_live([*nodes, *inner], [output.name for output in graph.output]))
+        read = {name for node in graph.node for name in read_names(node)}
+        read |= {output.name for output in graph.output}
+        weights = [tensor for tensor in graph.initializer if tensor.name in read]
+        del graph.initializer[:]
+        graph.initializer.extend(weights)
         self.nodes[number] = loop
         self.tensors += tensors
 

@@ -242,9 +242,13 @@ class PartlyCompiledModel(FallbackModel):
         """The programs of the head."""
         return self.head.specialisations
 
-    def with_num_threads(self, num_threads: int) -> FallbackModel:
-        """The same model for another number of threads, in both parts."""
-        return replace(self, num_threads=num_threads, head=self.head.with_num_threads(num_threads))
+    def with_num_threads(self, num_threads: int) -> PartlyCompiledModel:
+        """The same model for another number of threads, in all parts."""
+        head = self.head.with_num_threads(num_threads)
+        if num_threads == self.num_threads:
+            return self
+        staged = self.staged and self.staged.on_threads(num_threads)
+        return replace(self, num_threads=num_threads, head=head, staged=staged)
 
     def results(self, output_names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs of the head, and of the tail if they are needed."""

@@ -30,10 +30,16 @@ from quantglow.runtime.hybrid.trips import (
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specializations import ModelPrograms, Served, ServedShapes
+from quantglow.runtime.shapes.specializations import (
+    ModelPrograms,
+    Served,
+    ServedShapes,
+    show_run,
+)
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
+from quantglow.support.observing import observer, observing
 from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
 
@@ -88,6 +94,9 @@ class AnyModel(Protocol):
     def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
         """The ONNX model that ``export_onnx`` writes."""
 
+    def with_num_threads(self, num_threads: int) -> AnyModel:
+        """The same model for another number of threads."""
+
 
 @dataclass(eq=False, repr=False)
 class Bodies(Concise):
@@ -119,6 +128,16 @@ class Bodies(Concise):
         self.shapes += [shapes for shapes in trips if shapes not in self.shapes]
         self.programs = self.make(self.shapes)
         return self.programs
+
+    def on_threads(self, num_threads: int) -> Bodies:
+        """The same for another number of threads."""
+        make = self.make
+        programs = None if self.programs is None else self.programs.on_threads(num_threads)
+        if make is None:
+            return Bodies(None, programs, list(self.shapes))
+        return Bodies(
+            lambda trips: make(trips).on_threads(num_threads), programs, list(self.shapes)
+        )
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
@@ -173,7 +192,10 @@ class BodyPrograms(Concise):
 
     def program_at(self, feeds: NamedArrays) -> Executable:
         """The program of a trip.  Raises ``QuantglowError``."""
-        return _program_at(self.programs, {name: array.shape for name, array in feeds.items()})
+        shapes = {name: array.shape for name, array in feeds.items()}
+        if observer() is not None:
+            show_run(_serve_at(self.programs, shapes), feeds)
+        return _program_at(self.programs, shapes)
 
 
 class NoTableError(BackendError):
@@ -201,6 +223,21 @@ class CompiledLoop(Concise):
     not_int8: str = ""
     why: dict[Key, str] = field(default_factory=dict)
     _idle: dict[Key, list[BodyPrograms]] = field(default_factory=dict)
+
+    def on_threads(self, num_threads: int) -> CompiledLoop:
+        """The same for another number of threads."""
+        int8 = None if self.int8 is None else self.int8.with_num_threads(num_threads)
+        return CompiledLoop(
+            self.names,
+            self.session.on_threads(num_threads),
+            self.operands and self.operands.on_threads(num_threads),
+            self.trip.on_threads(num_threads),
+            self.bodies.on_threads(num_threads)
+            if int8 is None
+            else Bodies(None, int8.specialisations),
+            int8,
+            self.not_int8,
+        )
 
     @property
     def input_names(self) -> list[str]:
@@ -293,6 +330,10 @@ class CompiledLoop(Concise):
 
     def observe(self, progress: Progress) -> list[BodyShapes]:
         """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
+        with observing(None):  # these trips are made again
+            return self._observe(progress)
+
+    def _observe(self, progress: Progress) -> list[BodyShapes]:
         shapes_of_trips, copy = list[BodyShapes](), progress.copy()
         while True:
             shapes_of_trips.append({name: array.shape for name, array in copy.feeds.items()})
@@ -307,8 +348,11 @@ class CompiledLoop(Concise):
         return shapes_of_trips
 
     def _make(self, progress: Progress, trips: BodyPrograms) -> None:
-        """Make all further trips.  Raises ``QuantglowError``."""
-        if active() is None and not trips.apart:
+        """Make all further trips: one by one where they are traced or observed.
+
+        Raises ``QuantglowError``.
+        """
+        if active() is None and observer() is None and not trips.apart:
             try:
                 self._chain(progress, trips)
             except NoTableError:

@@ -66,6 +66,12 @@ class StagedTail(Concise):
     rounded: frozenset[str] = frozenset()
     is_restored: bool = False
 
+    def on_threads(self, num_threads: int) -> StagedTail:
+        """The same for another number of threads."""
+        first = self.first.on_threads(num_threads)
+        suffix = None if self.suffix is None else self.suffix.with_num_threads(num_threads)
+        return replace(self, first=first, suffix=suffix, num_threads=num_threads)
+
     @cached_property
     def first_names(self) -> list[str]:
         """Names of what the session gives."""

@@ -119,6 +119,10 @@ class TripSession(Concise):
         """The session."""
         return self.open()
 
+    def on_threads(self, num_threads: int) -> TripSession:
+        """The same for another number of threads."""
+        return TripSession(lambda: self.session.on_threads(num_threads))
+
     def step(self, progress: Progress) -> None:
         """Make a trip."""
         feeds = progress.feeds

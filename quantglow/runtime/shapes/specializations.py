@@ -24,6 +24,7 @@ from quantglow.runtime.shapes.general import GeneralProgram
 from quantglow.runtime.shapes.general_segments import SegmentedProgram
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
+from quantglow.support.observing import observer
 
 FOR_ONE, FOR_ALL, WHOLE = "for this shape", "for all shapes", "where it cannot be compiled"
 MEANWHILE = "while it is compiled"
@@ -123,6 +124,7 @@ class Specialisation(Concise):
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order.  Raises ``InputError`` for feeds that do not fit."""
         check_feeds(self.graph, feeds)
+        show_run(self, feeds)
         return self.build.executable.run(feeds)
 
 
@@ -153,11 +155,19 @@ class AtCase(Concise):
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order.  Raises ``InputError`` for feeds of other types."""
         check_types(self.signature, feeds)
+        show_run(self, feeds)
         return self.build.executable.run(feeds)
 
 
 Served = Specialisation | AtCase
 """The program of a case."""
+
+
+def show_run(program: Served, feeds: Mapping[str, Array]) -> None:
+    """Show an observer the graph that runs; parts of a model show theirs themselves."""
+    watcher = observer()
+    if watcher is not None and not program.is_in_parts:
+        watcher.saw_graph(program.graph, feeds)
 
 
 class ModelPrograms(Protocol):

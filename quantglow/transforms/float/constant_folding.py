@@ -105,6 +105,8 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
             return _cut(node, _rename(node, (table, part.x), uses), cuts)
         case Gather(x=Constant() as table, indices=Reshape() | Expand() as moved):
             inner = moved.x
+            if not _is_part_of_constant(inner):
+                return None  # its rows would have another name, which no decision is about
             if inner.type.rank != moved.type.rank and isinstance(moved, Expand):
                 return None
             rows = _rename(node, (table, inner), uses)
@@ -117,6 +119,13 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
         case Binary() | Unary() | Elementwise():
             return _of_parts(node, uses)
     return None
+
+
+def _is_part_of_constant(node: Node) -> bool:
+    """Whether a node moves elements of a Constant."""
+    while isinstance(node, Slice | Reshape | Expand):
+        node = node.x
+    return isinstance(node, Constant)
 
 
 def _are_inside(indices: Array, length: Dim) -> bool:

@@ -65,10 +65,10 @@ def test_quantize_writes_a_model_and_prints_the_report(
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
     captured = capsys.readouterr().out
     assert "Outputs against onnxruntime" in captured and "time: prepare" not in captured
-    _, accuracy, size, speed = captured.splitlines()[:4]
+    _, accuracy, size, share, speed = captured.splitlines()[:5]
     step = captured.splitlines()[-1]
     assert "on 4 sample(s)" in accuracy and "times smaller" in size
-    assert "onnxruntime's float" in speed
+    assert "of multiply-accumulates" in share and "onnxruntime's float" in speed
     assert step.startswith("Next: quantglow bench ") and "--compare onnxruntime" in step
     assert qg.load(folder / "int8.qgm").report.outputs
 

@@ -61,6 +61,15 @@ def test_the_rest_is_int8(again: bool) -> None:
     assert "in int8" in str(models(again)[0].report)
 
 
+def test_the_rest_runs_on_the_threads_that_were_asked_for() -> None:
+    compiled, x = models(False)[0], rows_of(ROWS, 9)
+    on_three = compiled.with_num_threads(3)
+    assert tail_of(on_three).suffix.num_threads == on_three.head.num_threads == 3
+    assert tail_of(on_three).is_int8 and tail_of(compiled).suffix.num_threads == 1
+    for one, other in zip(compiled(x), on_three(x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def first_graph(tail: StagedTail) -> Any:
     """The graph of the rest at its first shapes."""
     return tail.suffix.specialisations.first.graph

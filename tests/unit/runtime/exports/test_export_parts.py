@@ -17,6 +17,7 @@ from quantglow.support.arrays import Array
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.cascade import cascade, picture
 from tests.support.combinations import mark_slow
+from tests.support.late_models import looping_text
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
@@ -118,6 +119,41 @@ def strings() -> onnx.ModelProto:
     model.graph.output.append(label)
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
     return model
+
+
+def test_rows_of_a_table_that_stay_float_are_float_in_the_exported_model(tmp_path: Path) -> None:
+    """For free sizes they had another name, so no decision, and were rounded to int8."""
+    nodes = [
+        node("Gather", ["i", "two"], ["numbers"], axis=1),
+        node("Gather", ["table", "numbers"], ["rows"]),
+        node("Gather", ["rows", "crossed"], ["turned"], axis=1),
+        node("Erf", ["turned"], ["z"]),
+        node("MatMul", ["x", "w"], ["y"]),
+    ]
+    known = {"table": floats(64, 4), "w": floats(16, 8), "two": np.array(2)}
+    known["crossed"] = np.array([1, 0, 3, 2])
+    tensors = [numpy_helper.from_array(array, name) for name, array in known.items()]
+    value, real = helper.make_tensor_value_info, TensorProto.FLOAT
+    inputs = [value("i", TensorProto.INT64, ["K", 3]), value("x", real, ["K", 16])]
+    outputs = [value("z", real, ["K", 4]), value("y", real, ["K", 8])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    rng = np.random.default_rng(0)
+    samples = [{"i": rng.integers(0, 64, (k, 3)), "x": floats(k, 16, seed=k)} for k in (7, 3, 5)]
+    compiled = quantized(model, samples)
+    session = exported(compiled, tmp_path / "int8.onnx")
+    assert rounded(tmp_path / "int8.onnx")
+    for feeds in samples:
+        np.testing.assert_allclose(session.run(None, feeds)[0], compiled(feeds)[0], rtol=1e-5)
+
+
+def test_an_int8_body_of_a_loop_brings_no_float_weights(tmp_path: Path) -> None:
+    late = looping_text()
+    exported(quantized(late.model, late.samples(3)), tmp_path / "int8.onnx")
+    (loop,) = (n for n in onnx.load(tmp_path / "int8.onnx").graph.node if n.op_type == "Loop")
+    (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
+    read = {name for step in body.node for name in step.input}
+    assert {tensor.name for tensor in body.initializer} <= read
 
 
 def test_strings_stay_as_they_are(tmp_path: Path) -> None:
