@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from quantglow.evaluation.diagnosis import Diagnosis
     from quantglow.evaluation.report import Report
     from quantglow.ir.graph.graph import Graph
+    from quantglow.memory.plans import PlannedProgram
     from quantglow.ort.fallback import OnnxRuntimeBackend
     from quantglow.profiling import Profile
     from quantglow.quantization.options import IgnoredScope, QuantizationConfig
     from quantglow.runtime.compiled import CompiledModel
     from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+    from quantglow.runtime.programs.generators import ProgramGenerator
     from quantglow.runtime.serving.infer_queue import InferQueue
     from quantglow.runtime.states.state import State
     from quantglow.support.timeline import tracing
@@ -76,7 +78,9 @@ _PLACES = {
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
     "Diagnosis": "quantglow.evaluation.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
+    "PlannedProgram": "quantglow.memory.plans",
     "Profile": "quantglow.profiling",
+    "ProgramGenerator": "quantglow.runtime.programs.generators",
     "QuantizationConfig": "quantglow.quantization.options",
     "Report": "quantglow.evaluation.report",
     "State": "quantglow.runtime.states.state",
@@ -141,8 +145,10 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfRangeError",
     "PartlyCompiledModel",
+    "PlannedProgram",
     "Profile",
     "ProfileMismatchError",
+    "ProgramGenerator",
     "QuantglowError",
     "QuantizationConfig",
     "QueueError",
