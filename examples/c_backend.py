@@ -46,7 +46,7 @@ def expression(expr: Expr, operands: Sequence[str]) -> str:
     if expr.op == "arg":
         return operands[int(expr.value)]
     if not expr.args:
-        return number(expr.value) if expr.op == "f" else str(int(expr.value))
+        return number(float(expr.value)) if expr.op == "f" else str(int(expr.value))
     return FUNCTIONS[expr.op].format(*(expression(part, operands) for part in expr.args))
 
 
@@ -116,9 +116,9 @@ class CGenerator(qg.ProgramGenerator):
             return False
         match instruction:
             case Compute(op=Elementwise() as op):
-                known, parts = {"arg", "f", "i", *FUNCTIONS}, op.expression.parts()
-                is_known = all(part.op in known and np.isfinite(part.value) for part in parts)
-                return is_known and op.type.dtype in BYTES
+                known, parts = {"arg", "f", "i", *FUNCTIONS}, [*op.expression.parts()]
+                is_finite = all(np.isfinite(float(part.value)) for part in parts)
+                return is_finite and {p.op for p in parts} <= known and op.type.dtype in BYTES
             case Compute(op=Conv() as op):
                 is_int8 = op.x.type.dtype in BYTES and (op.out is not None or op.is_bare)
                 return is_int8 and op.activation is None and not any(op.pads)

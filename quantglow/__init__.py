@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from quantglow.api.profile import profile
     from quantglow.api.quantize import quantize
     from quantglow.api.quantize_and_compile import quantize_and_compile
+    from quantglow.codegen.llvm.targets import register_target
     from quantglow.evaluation.diagnosis import Diagnosis
     from quantglow.evaluation.report import Report
     from quantglow.ir.graph.graph import Graph
@@ -94,6 +95,7 @@ _PLACES = {
     "profile": "quantglow.api.profile",
     "quantize": "quantglow.api.quantize",
     "quantize_and_compile": "quantglow.api.quantize_and_compile",
+    "register_target": "quantglow.codegen.llvm.targets",
     "tracing": "quantglow.support.timeline",
 }
 """Modules of the names that are imported on first use: a process that only runs a saved model
@@ -172,6 +174,7 @@ __all__ = [
     "profile",
     "quantize",
     "quantize_and_compile",
+    "register_target",
     "steps",
     "tracing",
 ]

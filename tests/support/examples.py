@@ -1,0 +1,61 @@
+"""Modules of ``examples/``, and the networks that they quantize."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.support.arrays import Array
+from tests.support.embedded import network
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CALIBRATION = 8
+"""Number of calibration samples."""
+
+NETWORKS = ("mnist", pytest.param("ppocr_cls", marks=pytest.mark.slow))
+
+
+@cache
+def load_example(name: str) -> ModuleType:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def count_lines(name: str) -> int:
+    """Number of lines of an example."""
+    return len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines())
+
+
+@cache
+def int8_graph(name: str) -> qg.Graph:
+    """A network of the repository, quantized at one sample."""
+    chosen = network(name)
+    graph = qg.import_model(chosen.path, chosen.shapes)
+    return qg.quantize(graph, qg.profile(graph, chosen.feeds(CALIBRATION), progress=False))
+
+
+@cache
+def expected_outputs(name: str) -> list[tuple[dict[str, Array], list[Array]]]:
+    """Inputs of ``int8_graph``, and what the interpreter computes of them."""
+    graph, inputs = int8_graph(name), network(name).feeds(3, seed=1)
+    return [(feeds, qg.interpret(graph, feeds)) for feeds in inputs]
+
+
+def assert_equal_outputs(model: qg.CompiledModel, name: str) -> None:
+    """Each output of a compiled ``int8_graph`` is the interpreter's, bit for bit."""
+    for feeds, expected in expected_outputs(name):
+        for actual, value in zip(model.run(None, feeds), expected, strict=True):
+            np.testing.assert_array_equal(actual, value)
