@@ -19,7 +19,7 @@ import quantglow as qg
 from quantglow.ir.ops import Conv, Elementwise, Table
 from quantglow.ir.ops.arithmetic import integer_bounds
 from quantglow.ir.ops.expression import Expr
-from quantglow.ir.program.layout import Bases, Layout
+from quantglow.ir.program.layout import Bases, ProgramLayout
 from quantglow.ir.program.program import Compute, Copy, Fill, Instruction, View
 from quantglow.ir.types import DType
 
@@ -55,7 +55,7 @@ def loops(names: str, sizes: Sequence[object], body: str) -> str:
     return " ".join([*(f"for (int {i} = 0; {i} < {d}; {i}++)" for i, d in counters), body])
 
 
-class Printer(Layout):
+class Printer(ProgramLayout):
     """C for instructions, on buffers at offsets from bases."""
 
     def at(self, view: View, *index: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quantglow.ir.program.layout import ARENA, Bases, Layout, Offsets
+from quantglow.ir.program.layout import ARENA, Bases, Offsets, ProgramLayout
 from quantglow.ir.program.program import (
     Alloc,
     Compute,
@@ -39,11 +39,11 @@ class ReferenceExecutable(Concise):
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds must match its inputs."""
-        layout = Layout(self.program, self.plan)
+        layout = ProgramLayout(self.program, self.plan)
         return layout.call(lambda bases: execute_program(layout, bases), feeds)
 
 
-def execute_program(layout: Layout, bases: Bases) -> None:
+def execute_program(layout: ProgramLayout, bases: Bases) -> None:
     """Run a program on the memory of a call."""
     for written in (bases[ARENA], *bases[ARENA + 1 + len(layout.program.inputs) :]):
         written[:] = POISON

@@ -20,6 +20,7 @@ from quantglow.codegen.llvm.isa.target import (
 )
 from quantglow.codegen.llvm.isa.x86 import levels as x86
 from quantglow.codegen.llvm.machine import host, read_core
+from quantglow.support.arguments import instance, options_named
 from quantglow.support.errors import BackendError, OptionError
 
 FAMILIES: tuple[TargetFamily, ...] = (
@@ -58,6 +59,7 @@ CHOICES: tuple[str, ...] = tuple(_CHOICES)
 """Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
 
 
+@options_named
 def register_target(family: TargetFamily) -> None:
     """Make the levels of an instruction set outside of the package targets, by their names.
 
@@ -65,9 +67,10 @@ def register_target(family: TargetFamily) -> None:
     are compiled in each process, because no cache sees a change of its code.  Raises
     ``OptionError`` for names that quantglow's own targets have.
     """
-    if taken := [level.name for level in family.levels if level.name in (NATIVE, *LEVELS)]:
+    instance("family", family, TargetFamily, "a TargetFamily, see examples/own_level.py")
+    if refused := [level.name for level in family.levels if level.name in (NATIVE, *LEVELS)]:
         raise OptionError(
-            f"{', '.join(taken)}: a target of quantglow has this name. Remedy: choose another one."
+            f"{', '.join(refused)}: a target of quantglow has this name. Remedy: take another."
         )
     _LEVELS.update({level.name: (family, level) for level in family.levels})
     resolve.cache_clear()

@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Layout(Concise):
+class ProgramLayout(Concise):
     """The places of all buffers of a program, by its memory plan."""
 
     program: Program

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
-from quantglow.ir.program.layout import Bases, Layout
+from quantglow.ir.program.layout import Bases, ProgramLayout
 from quantglow.ir.program.program import Alloc, Dealloc, Instruction, Program
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
@@ -89,7 +89,7 @@ class ProgramGenerator(ABC):
 class GeneratedExecutable(Concise):
     """A program segment, and its code."""
 
-    layout: Layout
+    layout: ProgramLayout
     code: Callable[[Bases], object]
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:

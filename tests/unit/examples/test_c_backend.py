@@ -76,9 +76,9 @@ def test_it_serves_other_batches(tmp_path: Path) -> None:
         recovery=(),
     )
     model.save(tmp_path / "model.qgm")
-    own = qg.load(tmp_path / "model.qgm")
+    by_llvm = qg.load(tmp_path / "model.qgm")
     samples = [feeds["x"] for feeds in chosen.feeds(2, seed=1)]
-    (actual,), (expected,) = (m.run(None, {"x": np.concatenate(samples)}) for m in (model, own))
+    (actual,), (expected,) = (m.run(None, {"x": np.concatenate(samples)}) for m in (model, by_llvm))
     np.testing.assert_array_equal(actual, expected)
     rows = [model.run(None, {"x": sample})[0] for sample in samples]
     np.testing.assert_array_equal(actual, np.concatenate(rows))
@@ -87,9 +87,9 @@ def test_it_serves_other_batches(tmp_path: Path) -> None:
 @needs_cc
 def test_quantize_and_compile_takes_it_and_reports_it() -> None:
     int8 = qg.quantize_and_compile(small_model(), small_samples(), backends=generators())
-    own = qg.compile(int8.graph)
+    by_llvm = qg.compile(int8.graph)
     for x in small_samples(2):
-        for actual, expected in zip(int8(x), own(x), strict=True):
+        for actual, expected in zip(int8(x), by_llvm(x), strict=True):
             np.testing.assert_array_equal(actual, expected)
     assert macs_by_backend(int8).keys() <= {"c", "llvm"}
     assert macs_by_backend(int8)["llvm"] == 0
