@@ -7,7 +7,7 @@ needs neither.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.program.layout import Bases, ProgramLayout
-from quantglow.ir.program.program import Alloc, Dealloc, Instruction, Program
+from quantglow.ir.program.program import Alloc, Dealloc, Instruction
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
@@ -44,8 +44,9 @@ class ProgramGenerator(ABC):
 
     @abstractmethod
     def runs(self, instruction: Instruction) -> bool:
-        """Whether it has code for a ``Copy``, ``Fill``, ``Repeat`` or ``Compute``: the operator,
-        types and strides.  Never asked for ``Alloc`` and ``Dealloc``, which need none."""
+        """Whether it has code for a ``Copy``, ``Fill``, ``Compute`` or ``Repeat``: the operator,
+        types and strides.  Asked for the body of a ``Repeat``, too; never for ``Alloc`` and
+        ``Dealloc``, which need no code."""
 
     @abstractmethod
     def generate(self, planned: PlannedProgram, num_threads: int) -> Callable[[Bases], object]:
@@ -63,7 +64,7 @@ class ProgramGenerator(ABC):
         from quantglow.transforms.program.generate import generate
 
         lowered = lower(single_node(node), unsigned=self.unsigned_activations)
-        return not self._missing(generate(lowered))
+        return not self._missing(generate(lowered).instructions)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """Lower and plan a segment, and generate its code.  Raises ``BackendError`` for an
@@ -71,7 +72,7 @@ class ProgramGenerator(ABC):
         from quantglow.memory.planning import plan_program
 
         planned = plan_program(segment, None, unsigned=self.unsigned_activations)
-        if missing := self._missing(planned.program):
+        if missing := self._missing(planned.program.instructions):
             raise BackendError(
                 f"{self.name} does not run {missing[0]}, although it runs each operator that was "
                 f"fused to it. Remedy: {type(self).__name__}.runs must accept it, or refuse one "
@@ -79,10 +80,11 @@ class ProgramGenerator(ABC):
             )
         return GeneratedExecutable(planned.layout, self.generate(planned, num_threads))
 
-    def _missing(self, program: Program) -> list[Instruction]:
-        """The instructions that it does not run."""
-        steps = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
-        return [step for step in steps if not self.runs(step)]
+    def _missing(self, steps: Sequence[Instruction]) -> list[Instruction]:
+        """The instructions that it does not run, also those in loops."""
+        needed = [step for step in steps if not isinstance(step, Alloc | Dealloc)]
+        inner = (missing for step in needed for missing in self._missing(step.steps))
+        return [*(step for step in needed if not self.runs(step)), *inner]
 
 
 @dataclass(frozen=True, repr=False)

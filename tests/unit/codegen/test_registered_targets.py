@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -11,14 +11,21 @@ from quantglow.codegen.llvm import targets
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.isa import portable
 from quantglow.codegen.llvm.isa.target import TargetFamily
+from quantglow.codegen.llvm.isa.x86 import levels as x86
+from quantglow.codegen.llvm.isa.x86.instructions import X86
 from quantglow.codegen.llvm.kernel import call_names
+from quantglow.codegen.llvm.machine import host
 from quantglow.memory.planning import plan_program
 from quantglow.runtime.programs.program_keys import key_of_graph
-from tests.support.examples import int8_graph
+from tests.support.examples import assert_equal_outputs, int8_graph
 
 
 class Own(portable.Portable):
     """Portable code under another class."""
+
+
+class OwnX86(X86):
+    """A level of x86-64 under another class."""
 
 
 def family(name: str, vector_nbytes: int = 16) -> TargetFamily:
@@ -65,3 +72,13 @@ def test_no_cache_knows_its_code() -> None:
     planned = plan_program(graph, target)
     rows = emit_program(planned.program, planned.plan, target).rows
     assert call_names([r.step for r in rows], [r.kernel for r in rows], target) is None
+
+
+@pytest.mark.skipif("x86_64" not in host().triple, reason="this is no x86-64")
+def test_a_level_derives_from_one_of_a_processor() -> None:
+    model = next(level for level in x86.LEVELS if targets.runs_here(level.name))
+    assert isinstance(model.isa, X86)
+    values = {field.name: getattr(model.isa, field.name) for field in fields(model.isa)}
+    level = replace(model, name="own", isa=OwnX86(**values))
+    qg.register_target(replace(x86.FAMILY, levels=(level,)))
+    assert_equal_outputs(qg.compile(int8_graph("mnist"), target="own", num_threads=1), "mnist")

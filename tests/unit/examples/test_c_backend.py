@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 import quantglow as qg
 from quantglow.ir.ops.work import count_macs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
+from tests.support.effort import expensive
 from tests.support.embedded import network
+from tests.support.equality import assert_equal_values
 from tests.support.examples import (
     CALIBRATION,
     NETWORKS,
@@ -21,6 +25,7 @@ from tests.support.examples import (
     int8_graph,
     load_example,
 )
+from tests.support.feeds import feeds_of
 from tests.support.small_network import small_model, small_samples
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="cc is not installed")
@@ -64,6 +69,15 @@ def test_all_products_run_in_c(name: str) -> None:
 
 
 @needs_cc
+@given(graph=mixed_graphs())
+@expensive
+def test_drawn_networks_are_those_of_the_interpreter(graph: qg.Graph) -> None:
+    feeds = feeds_of(graph)
+    actual = qg.compile(graph, num_threads=1, backends=generators()).run(None, feeds)
+    assert_equal_values(actual, qg.interpret(graph, feeds))
+
+
+@needs_cc
 @pytest.mark.slow
 def test_it_serves_other_batches(tmp_path: Path) -> None:
     chosen = network("ppocr_cls")
@@ -94,6 +108,21 @@ def test_quantize_and_compile_takes_it_and_reports_it() -> None:
     assert macs_by_backend(int8).keys() <= {"c", "llvm"}
     assert macs_by_backend(int8)["llvm"] == 0
     assert "in c" in str(int8.report)
+
+
+@needs_cc
+def test_both_kinds_of_generators_share_a_model() -> None:
+    products = load_example("numpy_backend").NumpyBackend()
+    model = qg.quantize_and_compile(
+        small_model(),
+        small_samples(),
+        nodes_to_exclude=["scores"],
+        backends=[products, *generators()],
+    )
+    assert macs_by_backend(model).keys() >= {"numpy", "c"}
+    for x in small_samples(2):
+        expected = qg.interpret(model.graph, {"x": x})
+        assert_equal_values(model(x), expected)
 
 
 @needs_cc

@@ -8,16 +8,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.interpreter.program import execute_program
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Add, Conv, Elementwise, Mul, Relu, Softmax
 from quantglow.ir.program.layout import ALIGNMENT, ARENA, CONSTANTS, Bases
-from quantglow.ir.program.program import Compute, Instruction
+from quantglow.ir.program.program import Compute, Instruction, Repeat
 from quantglow.ir.types import DType, f32
 from quantglow.support.arrays import Array
+from tests.generators.loops import loop_graphs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
+from tests.support.effort import moderate
+from tests.support.equality import assert_equal_values
 from tests.support.examples import NETWORKS, assert_equal_outputs, int8_graph
+from tests.support.feeds import feeds_of
 from tests.support.small_network import small_model, small_samples
 
 
@@ -43,6 +50,11 @@ def steps_of(generator: Reference) -> list[Compute]:
     return [step for step in steps if isinstance(step, Compute)]
 
 
+def loops_of(generator: Reference) -> list[Repeat]:
+    steps = [step for each in generator.planned for step in each.program.instructions]
+    return [step for step in steps if isinstance(step, Repeat)]
+
+
 def chain() -> qg.Graph:
     """y = softmax(relu(x) * x) + x"""
     x = Input(name="x", tensor=f32(4, 8))
@@ -59,6 +71,23 @@ def test_a_generator_runs_whole_networks(name: str, unsigned: bool) -> None:
     assert_equal_outputs(model, name)
     stored = {step.inputs[0].type.dtype for step in steps_of(generator) if step.op.op == "Conv"}
     assert stored == {DType.U8 if unsigned else DType.I8}
+
+
+@given(graph=st.one_of(loop_graphs(), mixed_graphs()))
+@moderate
+def test_drawn_graphs_are_those_of_the_interpreter(graph: qg.Graph) -> None:
+    feeds = feeds_of(graph)
+    actual = qg.compile(graph, backends=[Reference()]).run(None, feeds)
+    assert_equal_values(actual, qg.interpret(graph, feeds))
+
+
+@given(graph=loop_graphs())
+@moderate
+def test_loops_go_to_it_with_their_bodies(graph: qg.Graph) -> None:
+    generator = Reference(kinds=(Elementwise,))
+    qg.compile(graph, backends=[generator])
+    inner = [step for loop in loops_of(generator) for step in loop.steps]
+    assert all(isinstance(step.op, Elementwise) for step in inner if isinstance(step, Compute))
 
 
 def test_a_float_model_runs_on_it() -> None:
