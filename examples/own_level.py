@@ -47,4 +47,5 @@ def register() -> None:
 
 if __name__ == "__main__":
     register()
-    print(qg.quantize_and_compile(*sys.argv[1:], target=LEVEL.name).report)
+    compiled = qg.quantize_and_compile(*sys.argv[1:], target=LEVEL.name)
+    print(compiled.build.target, compiled.report, sep="\n")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import onnx
 import pytest
 
 import quantglow as qg
 from quantglow.support.arrays import Array
 from tests.support.embedded import network
+from tests.support.small_network import small_model, small_samples
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CALIBRATION = 8
@@ -32,6 +35,16 @@ def load_example(name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def run_example(name: str, folder: Path) -> None:
+    """Run an example as a program on a small model and its samples."""
+    onnx.save(small_model(), folder / "model.onnx")
+    np.savez(folder / "samples.npz", x=np.concatenate(small_samples()))
+    with pytest.MonkeyPatch.context() as patch:
+        files = (str(folder / file) for file in ("model.onnx", "samples.npz"))
+        patch.setattr(sys, "argv", [name, *files])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
 
 def count_lines(name: str) -> int:

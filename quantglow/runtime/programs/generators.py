@@ -9,20 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.program.layout import Bases, ProgramLayout
 from quantglow.ir.program.program import Alloc, Dealloc, Instruction
+from quantglow.memory.plans import FAST, PlannedProgram, Schedule
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
 from quantglow.transforms.partition import Executable, single_node
-
-if TYPE_CHECKING:
-    from quantglow.memory.plans import PlannedProgram
 
 
 class ProgramGenerator(ABC):
@@ -36,6 +33,9 @@ class ProgramGenerator(ABC):
     unsigned_activations: bool = False
     """Whether int8 activations are stored as uint8 (plus 128), for processors that multiply u8 by
     s8."""
+
+    schedule: Schedule = FAST
+    """How the order of execution is chosen: ``"fast"``, or ``"memory"`` for the smallest arena."""
 
     @property
     @abstractmethod
@@ -71,7 +71,9 @@ class ProgramGenerator(ABC):
         instruction of fused operators that it does not run."""
         from quantglow.memory.planning import plan_program
 
-        planned = plan_program(segment, None, unsigned=self.unsigned_activations)
+        planned = plan_program(
+            segment, None, schedule=self.schedule, unsigned=self.unsigned_activations
+        )
         if missing := self._missing(planned.program.instructions):
             raise BackendError(
                 f"{self.name} does not run {missing[0]}, although it runs each operator that was "

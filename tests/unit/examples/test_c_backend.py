@@ -24,6 +24,7 @@ from tests.support.examples import (
     count_lines,
     int8_graph,
     load_example,
+    run_example,
 )
 from tests.support.feeds import feeds_of
 from tests.support.small_network import small_model, small_samples
@@ -142,6 +143,12 @@ def test_a_file_includes_no_code_of_others(tmp_path: Path) -> None:
     model = qg.compile(int8_graph("mnist"), num_threads=1, backends=generators())
     with pytest.raises(qg.OptionError, match="compile the model without backend and backends"):
         model.save(tmp_path / "model.qgm", include_code=["native"])
+
+
+@needs_cc
+def test_it_runs_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_example("c_backend", tmp_path)
+    assert "in c" in capsys.readouterr().out
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

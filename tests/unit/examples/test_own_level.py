@@ -16,6 +16,7 @@ from tests.support.examples import (
     count_lines,
     int8_graph,
     load_example,
+    run_example,
 )
 
 
@@ -42,6 +43,11 @@ def test_the_level_computes_the_integers_of_the_interpreter(
     graph = int8_graph(name)
     assert_equal_outputs(qg.compile(graph, target=level, num_threads=threads), name)
     assert_equal_outputs(qg.compile(graph, target="portable", num_threads=threads), name)
+
+
+def test_it_runs_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_example("own_level", tmp_path)
+    assert capsys.readouterr().out.startswith("shifted")
 
 
 def test_its_kernels_have_its_operation(level: str) -> None:
