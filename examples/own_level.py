@@ -48,4 +48,4 @@ def register() -> None:
 if __name__ == "__main__":
     register()
     compiled = qg.quantize_and_compile(*sys.argv[1:], target=LEVEL.name)
-    print(compiled.build.target, compiled.report, sep="\n")
+    print(LEVEL.name, compiled.report, sep="\n")

@@ -24,6 +24,13 @@ CALIBRATION = 8
 
 NETWORKS = ("mnist", pytest.param("ppocr_cls", marks=pytest.mark.slow))
 
+BATCHES = (
+    ("mnist", 1),
+    pytest.param("ppocr_cls", 1, marks=pytest.mark.slow),
+    pytest.param("ppocr_cls", 2, marks=pytest.mark.slow),
+)
+"""The networks, at the batches that they allow."""
+
 
 @cache
 def load_example(name: str) -> ModuleType:
@@ -53,22 +60,26 @@ def count_lines(name: str) -> int:
 
 
 @cache
-def int8_graph(name: str) -> qg.Graph:
-    """A network of the repository, quantized at one sample."""
+def int8_graph(name: str, batch: int = 1) -> qg.Graph:
+    """A network of the repository, quantized."""
     chosen = network(name)
     graph = qg.import_model(chosen.path, chosen.shapes)
-    return qg.quantize(graph, qg.profile(graph, chosen.feeds(CALIBRATION), progress=False))
+    profile = qg.profile(graph, chosen.feeds(CALIBRATION), progress=False)
+    shape = (batch, *chosen.images.shape[1:])
+    return qg.quantize(qg.import_model(chosen.path, {chosen.input_name: shape}), profile)
 
 
 @cache
-def expected_outputs(name: str) -> list[tuple[dict[str, Array], list[Array]]]:
+def expected_outputs(name: str, batch: int) -> list[tuple[dict[str, Array], list[Array]]]:
     """Inputs of ``int8_graph``, and what the interpreter computes of them."""
-    graph, inputs = int8_graph(name), network(name).feeds(3, seed=1)
+    graph, chosen = int8_graph(name, batch), network(name)
+    starts = range(0, 3 * batch, batch)
+    inputs = [{chosen.input_name: chosen.images[at : at + batch]} for at in starts]
     return [(feeds, qg.interpret(graph, feeds)) for feeds in inputs]
 
 
-def assert_equal_outputs(model: qg.CompiledModel, name: str) -> None:
+def assert_equal_outputs(model: qg.CompiledModel, name: str, batch: int = 1) -> None:
     """Each output of a compiled ``int8_graph`` is the interpreter's, bit for bit."""
-    for feeds, expected in expected_outputs(name):
+    for feeds, expected in expected_outputs(name, batch):
         for actual, value in zip(model.run(None, feeds), expected, strict=True):
             np.testing.assert_array_equal(actual, value)

@@ -18,6 +18,7 @@ from tests.support.effort import expensive
 from tests.support.embedded import network
 from tests.support.equality import assert_equal_values
 from tests.support.examples import (
+    BATCHES,
     CALIBRATION,
     NETWORKS,
     assert_equal_outputs,
@@ -50,12 +51,12 @@ def test_the_example_is_short() -> None:
 
 @needs_cc
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_c_computes_the_integers_of_the_interpreter(name: str, threads: int) -> None:
-    graph = int8_graph(name)
+@pytest.mark.parametrize(("name", "batch"), BATCHES)
+def test_c_computes_the_integers_of_the_interpreter(name: str, batch: int, threads: int) -> None:
+    graph = int8_graph(name, batch)
     model = qg.compile(graph, num_threads=threads, backends=generators())
-    assert_equal_outputs(model, name)
-    assert_equal_outputs(qg.compile(graph, num_threads=threads), name)
+    assert_equal_outputs(model, name, batch)
+    assert_equal_outputs(qg.compile(graph, num_threads=threads), name, batch)
 
 
 @needs_cc

@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from tests.support.examples import (
-    NETWORKS,
+    BATCHES,
     assert_equal_outputs,
     count_lines,
     int8_graph,
@@ -56,7 +56,11 @@ def test_quantized_products_stay_with_quantglow(example: ModuleType) -> None:
             np.testing.assert_array_equal(mine, expected)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_quantized_networks_are_those_of_the_interpreter(example: ModuleType, name: str) -> None:
-    model = qg.compile(int8_graph(name), num_threads=1, backends=[example.NumpyBackend()])
-    assert_equal_outputs(model, name)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("name", "batch"), BATCHES)
+def test_quantized_networks_are_those_of_the_interpreter(
+    example: ModuleType, name: str, batch: int, threads: int
+) -> None:
+    graph, backends = int8_graph(name, batch), [example.NumpyBackend()]
+    model = qg.compile(graph, num_threads=threads, backends=backends)
+    assert_equal_outputs(model, name, batch)

@@ -11,7 +11,7 @@ from quantglow.codegen.llvm import targets
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.memory.planning import plan_program
 from tests.support.examples import (
-    NETWORKS,
+    BATCHES,
     assert_equal_outputs,
     count_lines,
     int8_graph,
@@ -36,13 +36,14 @@ def test_the_example_is_short() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "batch"), BATCHES)
 def test_the_level_computes_the_integers_of_the_interpreter(
-    name: str, threads: int, level: str
+    name: str, batch: int, threads: int, level: str
 ) -> None:
-    graph = int8_graph(name)
-    assert_equal_outputs(qg.compile(graph, target=level, num_threads=threads), name)
-    assert_equal_outputs(qg.compile(graph, target="portable", num_threads=threads), name)
+    graph = int8_graph(name, batch)
+    for target in (level, "portable"):
+        model = qg.compile(graph, target=target, num_threads=threads)
+        assert_equal_outputs(model, name, batch)
 
 
 def test_it_runs_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
