@@ -48,7 +48,7 @@ def test_it_works_in_a_network_from_onnx(example: ModuleType) -> None:
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_quantized_products_stay_with_quantglow(example: ModuleType) -> None:
+def test_quantized_products_are_those_of_quantglow(example: ModuleType) -> None:
     int8 = qg.quantize_and_compile(small_model(), small_samples(), verify=False)
     compiled = qg.compile(int8.graph, backends=[example.NumpyBackend()])
     for x in small_samples(2):
@@ -64,3 +64,5 @@ def test_quantized_networks_are_those_of_the_interpreter(
     graph, backends = int8_graph(name, batch), [example.NumpyBackend()]
     model = qg.compile(graph, num_threads=threads, backends=backends)
     assert_equal_outputs(model, name, batch)
+    owners = {n.op: s.backend.name for s in model.build.segments for n in s.nodes}
+    assert owners["Gemm"] == "numpy"
