@@ -1,4 +1,4 @@
-"""A code generator of your own: float matrix products by NumPy (its BLAS), the rest by quantglow.
+"""A code generator of graph segments: matrix products by NumPy, the rest by quantglow.
 
 Run it: ``python examples/numpy_backend.py``.  ``README.md`` beside it explains every step.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Gemm, MatMul, Mul, Relu, Sigmoid, Softmax, Tanh
 from quantglow.ir.types import f32
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 Step = Callable[[list[Array]], Array]
 """Computes a node from the arrays of its operands."""
 
@@ -25,7 +26,11 @@ Step = Callable[[list[Array]], Array]
 
 
 def product(node: Node) -> Step | None:
-    """Gemm with its fused bounds, or MatMul."""
+    """Gemm with its fused bounds, or MatMul of float32."""
+    if isinstance(node, Gemm) and node.x.type.quant is not None:
+        return lambda operands: int8_gemm(node, *operands)
+    if not all(value.type.dtype.is_float for value in (node, *node.operands)):
+        return None
     if isinstance(node, MatMul):
         return lambda operands: operands[0] @ operands[1]
     if isinstance(node, Gemm):
@@ -40,6 +45,12 @@ def gemm(node: Gemm, x: Array, w: Array, b: Array | None = None) -> Array:
     return y if node.low == -np.inf and node.high == np.inf else y.clip(node.low, node.high)
 
 
+def int8_gemm(node: Gemm, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The sums are exact in int32; ``finish`` rounds each of them once."""
+    centered = x.astype(np.int32) - node.x.type.params.zero_point
+    return node.finish(centered @ w.astype(np.int32), b, None)
+
+
 ACTIVATIONS: dict[type[Node], Callable[[Array], Array]] = {
     Relu: lambda x: np.maximum(x, 0),
     Sigmoid: lambda x: 1 / (1 + np.exp(-x)),
@@ -50,7 +61,7 @@ ACTIVATIONS: dict[type[Node], Callable[[Array], Array]] = {
 def activation(node: Node) -> Step | None:
     """An activation right behind a product: elsewhere quantglow's own code is faster."""
     function = ACTIVATIONS.get(type(node))
-    if function is None or product(node.operands[0]) is None:
+    if function is None or not node.type.dtype.is_float or product(node.operands[0]) is None:
         return None
     return lambda operands: function(operands[0])
 
@@ -72,7 +83,8 @@ class NumpyExecutable:
         values.update(self.constants)
         for node, step in self.steps:
             values[node] = step([values[operand] for operand in node.operands])
-        return [np.asarray(values[node], np.float32) for _, node in self.segment.outputs]
+        kinds = [(node, node.type.dtype.numpy) for _, node in self.segment.outputs]
+        return [np.asarray(values[node], kind) for node, kind in kinds]
 
 
 # Step 3: the backend itself.
@@ -80,13 +92,12 @@ class NumpyExecutable:
 
 @dataclass(frozen=True)
 class NumpyBackend:
-    """Float matrix products, and the activations behind them."""
+    """Matrix products, and the activations behind those of float32."""
 
     name: str = "numpy"
 
     def supports(self, node: Node) -> bool:
-        is_float = all(value.type.dtype.is_float for value in (node, *node.operands))
-        return is_float and (product(node) or activation(node)) is not None
+        return (product(node) or activation(node)) is not None
 
     def compile(self, segment: qg.Graph, target: str, num_threads: int) -> NumpyExecutable:
         """``target`` and ``num_threads`` are what the user asked for; BLAS has its own mind."""

@@ -52,14 +52,17 @@ if TYPE_CHECKING:
     from quantglow.api.profile import profile
     from quantglow.api.quantize import quantize
     from quantglow.api.quantize_and_compile import quantize_and_compile
+    from quantglow.codegen.llvm.targets import register_target
     from quantglow.evaluation.diagnosis import Diagnosis
     from quantglow.evaluation.report import Report
     from quantglow.ir.graph.graph import Graph
+    from quantglow.memory.plans import PlannedProgram
     from quantglow.ort.fallback import OnnxRuntimeBackend
     from quantglow.profiling import Profile
     from quantglow.quantization.options import IgnoredScope, QuantizationConfig
     from quantglow.runtime.compiled import CompiledModel
     from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+    from quantglow.runtime.programs.generators import ProgramGenerator
     from quantglow.runtime.serving.infer_queue import InferQueue
     from quantglow.runtime.states.state import State
     from quantglow.support.timeline import tracing
@@ -76,7 +79,9 @@ _PLACES = {
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
     "Diagnosis": "quantglow.evaluation.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
+    "PlannedProgram": "quantglow.memory.plans",
     "Profile": "quantglow.profiling",
+    "ProgramGenerator": "quantglow.runtime.programs.generators",
     "QuantizationConfig": "quantglow.quantization.options",
     "Report": "quantglow.evaluation.report",
     "State": "quantglow.runtime.states.state",
@@ -90,6 +95,7 @@ _PLACES = {
     "profile": "quantglow.api.profile",
     "quantize": "quantglow.api.quantize",
     "quantize_and_compile": "quantglow.api.quantize_and_compile",
+    "register_target": "quantglow.codegen.llvm.targets",
     "tracing": "quantglow.support.timeline",
 }
 """Modules of the names that are imported on first use: a process that only runs a saved model
@@ -141,8 +147,10 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfRangeError",
     "PartlyCompiledModel",
+    "PlannedProgram",
     "Profile",
     "ProfileMismatchError",
+    "ProgramGenerator",
     "QuantglowError",
     "QuantizationConfig",
     "QueueError",
@@ -166,6 +174,7 @@ __all__ = [
     "profile",
     "quantize",
     "quantize_and_compile",
+    "register_target",
     "steps",
     "tracing",
 ]

@@ -18,7 +18,7 @@ import numpy as np
 
 from quantglow.api.compile import compile
 from quantglow.api.models.families import open_family, open_source, with_steps
-from quantglow.api.options import THREADS, CompileOptions, ModelOptions, ProgramOptions
+from quantglow.api.options import THREADS, CompileOptions, ModelOptions
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import Source
 from quantglow.interpreter import interpret
@@ -96,7 +96,7 @@ class BisectArguments(Options):
     num_threads: int | None = option(
         1, THREADS.or_none(), "threads of the machine code that is judged"
     )
-    backends: Sequence[Backend] = same_option(ProgramOptions, "backends")
+    backends: Sequence[Backend] = same_option(CompileOptions, "backends")
     tolerance: float = option(
         TOLERANCE,
         NUMBER,

@@ -69,6 +69,12 @@ class CompileOptions(Options):
         "compiles the program; answers of an int8 model change when that is ready.  ``answers`` of "
         "the model counts both; an error of the compiler is raised by the next call at the shape",
     )
+    backends: Sequence[Backend] = option(
+        (),
+        GENERATORS,
+        "code generators of your own, see ``quantglow.Backend`` and "
+        "``quantglow.ProgramGenerator``; they are asked first, in order",
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,11 +86,6 @@ class ProgramOptions(CompileOptions):
     _: KW_ONLY
     backend: str = option(
         "llvm", choice_among(BACKENDS), '"llvm", or "reference": the same program in NumPy'
-    )
-    backends: Sequence[Backend] = option(
-        (),
-        GENERATORS,
-        "code generators of your own, see ``quantglow.Backend``; they are asked first, in order",
     )
 
     @property

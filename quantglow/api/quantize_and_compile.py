@@ -65,7 +65,11 @@ def quantize_and_compile(options: QuantizationArguments) -> CompiledModel | Fall
     """
     answers = AnswerLog.of(options.while_compiling, is_on=False)
     compiler = Compiler.of(
-        options.target, options.num_threads, schedule=options.schedule, answers=answers
+        options.target,
+        options.num_threads,
+        backends=options.backends,
+        schedule=options.schedule,
+        answers=answers,
     )
     model, samples = as_onnx(options.model, options.calibration_data)
     model = with_steps(model, options.before, options.after)

@@ -40,7 +40,9 @@ DATA = ("subset_size", *CONTROL)
 QUANTIZATION_CALL = (*QUANTIZATION, *DATA, *MODEL)
 """Options of a call of ``quantize_and_compile`` for a program that is not saved."""
 
-MACHINE = tuple(name for name in declarations(CompileOptions) if name != "while_compiling")
+MACHINE = tuple(
+    name for name in declarations(CompileOptions) if name not in ("while_compiling", "backends")
+)
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:

@@ -5,16 +5,12 @@ A wrong view, lifetime or offset shows here, before any machine code is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
+from quantglow.ir.program.layout import ARENA, Bases, Offsets, ProgramLayout
 from quantglow.ir.program.program import (
     Alloc,
-    Buffer,
-    BufferKind,
     Compute,
     Copy,
     Dealloc,
@@ -30,15 +26,8 @@ from quantglow.support.classes import Concise
 POISON = 0xA5
 """The byte a buffer holds when its life begins: reading it unwritten gives visible nonsense."""
 
-
-class Offsets(Protocol):
-    """A memory plan: where buffers are in the arena, in bytes."""
-
-    @property
-    def offsets(self) -> Mapping[Buffer, int]: ...
-
-    @property
-    def peak_nbytes(self) -> int: ...
+Arrays = Callable[[View], Array]
+"""The array of a view, in the memory of a call."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,70 +39,47 @@ class ReferenceExecutable(Concise):
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds must match its inputs."""
-        memory = self._memory(feeds)
-        for step in self.program.instructions:
-            _execute(step, memory)
-        return [_view_array(view, memory).copy() for _, view in self.program.outputs]
-
-    def _memory(self, feeds: Mapping[str, Array]) -> dict[Buffer, Array]:
-        arena = np.full(self.plan.peak_nbytes, POISON, np.uint8)
-        memory: dict[Buffer, Array] = {}
-        for buffer in self.program.buffers:
-            if buffer.kind is BufferKind.TEMP:
-                offset = self.plan.offsets[buffer]
-                memory[buffer] = arena[offset : offset + buffer.nbytes]
-            elif buffer.kind is BufferKind.CONSTANT:
-                assert buffer.value is not None
-                memory[buffer] = _as_bytes(buffer.value)
-            else:
-                memory[buffer] = np.full(buffer.nbytes, POISON, np.uint8)
-        for name, view in self.program.inputs:
-            memory[view.buffer] = _as_bytes(np.ascontiguousarray(feeds[name]))
-        return memory
+        layout = ProgramLayout(self.program, self.plan)
+        return layout.call(lambda bases: execute_program(layout, bases), feeds)
 
 
-def _as_bytes(array: Array) -> Array:
-    return np.frombuffer(array.tobytes(), np.uint8)
+def execute_program(layout: ProgramLayout, bases: Bases) -> None:
+    """Run a program on the memory of a call."""
+    for written in (bases[ARENA], *bases[ARENA + 1 + len(layout.program.inputs) :]):
+        written[:] = POISON
+
+    def array(view: View) -> Array:
+        return layout.array(view, bases)
+
+    for step in layout.program.instructions:
+        if isinstance(step, Alloc):
+            at = layout.plan.offsets[step.buffer]
+            bases[ARENA][at : at + int(step.buffer.nbytes)] = POISON
+        _execute(step, array)
 
 
-def _view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
-    """The NumPy array that a view describes."""
-    if view.type.is_empty:
-        return np.empty(view.shape, view.type.dtype.numpy)
-    itemsize = view.type.dtype.nbytes
-    return np.ndarray(
-        view.shape,
-        view.type.dtype.numpy,
-        memory[view.buffer].data,
-        view.offset * itemsize,
-        tuple(s * itemsize for s in view.strides),
-    )
-
-
-def _execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
+def _execute(step: Instruction, array: Arrays) -> None:
     """Run one instruction."""
     match step:
-        case Alloc(buffer=buffer):
-            memory[buffer][:] = POISON
         case Copy(src=src, dst=dst):
-            _view_array(dst, memory)[...] = _view_array(src, memory)
+            array(dst)[...] = array(src)
         case Fill(value=value):
             for box in step.boxes():
-                _view_array(box, memory)[...] = value
+                array(box)[...] = value
         case Compute(op=op, inputs=inputs, output=output):
-            result = op.evaluate(*(_view_array(view, memory) for view in inputs))
-            _view_array(output, memory)[...] = result
+            result = op.evaluate(*(array(view) for view in inputs))
+            array(output)[...] = result
         case Repeat():
-            repeat(step, memory)
-        case Dealloc():
+            _repeat(step, array)
+        case Alloc() | Dealloc():
             pass
 
 
-def repeat(step: Repeat, memory: Mapping[Buffer, Array]) -> None:
+def _repeat(step: Repeat, array: Arrays) -> None:
     """Run a loop; views of loops inside of it do not move with it."""
     for trip in range(step.trips):
-        if step.condition is not None and not _view_array(step.condition, memory).item():
+        if step.condition is not None and not array(step.condition).item():
             break
         for inner in step.body:
             moves = not isinstance(inner, Repeat)
-            _execute(inner.mapped(lambda v: v.at_trip(trip)) if moves else inner, memory)  # noqa: B023
+            _execute(inner.mapped(lambda v: v.at_trip(trip)) if moves else inner, array)  # noqa: B023

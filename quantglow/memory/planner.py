@@ -21,13 +21,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
 from quantglow.ir.symbolic.size import Shape, align, likely
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
-
-ALIGNMENT = 64
-"""Alignment of buffers in bytes: a cache line, and the widest vector."""
 
 MOST_PAIRS = 4_000_000
 """Maximum number of pairs of buffers alive at one time that are compared: 2,800 buffers that are

@@ -29,14 +29,17 @@ def plan_program(
     seconds: dict[str, float] | None = None,
     donations: Sequence[Donation] = (),
     schedule: str = FAST,
+    *,
+    unsigned: bool = True,
 ) -> PlannedProgram:
-    """The planned program of a graph for a target, or for the reference backend.
+    """The planned program of a graph for a target, or for the reference backend and other code
+    generators.
 
     The target decides whether int8 activations are stored as uint8, whether weights may be stored
-    twice, and the slack after buffers.
+    twice, and the slack after buffers; without one ``unsigned`` decides the first.
     ``schedule``: how the order of execution is found, see ``memory.schedule``.
     """
-    unsigned = target is None or target.isa.unsigned_activations
+    unsigned = unsigned if target is None else target.isa.unsigned_activations
     small = target is not None and target.saves_code
     slack_nbytes = 0 if target is None else target.isa.slack_nbytes
     with debug.time_stage("lower", seconds):

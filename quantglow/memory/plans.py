@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from quantglow.ir.program.layout import ProgramLayout
 from quantglow.ir.program.program import BufferKind, Program
 from quantglow.ir.symbolic.size import Dim
 from quantglow.support.classes import Concise, cached_property
@@ -94,6 +95,11 @@ class PlannedProgram(Concise):
     lowered: Graph
     program: Program
     plan: MemoryPlan
+
+    @cached_property
+    def layout(self) -> ProgramLayout:
+        """The places of its buffers in the memory of a call."""
+        return ProgramLayout(self.program, self.plan)
 
     @property
     def traffic(self) -> Traffic:

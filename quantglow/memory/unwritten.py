@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import (
     BufferKind,
     Compute,
@@ -21,7 +22,7 @@ from quantglow.ir.program.program import (
     View,
 )
 from quantglow.ir.symbolic.size import decide, fixed
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan
+from quantglow.memory.planner import MemoryPlan
 from quantglow.support.arrays import Array
 from quantglow.transforms.program.generate import reads_slack
 

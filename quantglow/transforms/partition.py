@@ -273,5 +273,10 @@ def _cut_out(graph: Graph, nodes: Iterable[Node], deciding: Set[Node]) -> Graph:
     return Graph(tuple(inputs.values()), tuple(results), graph.source_hash)
 
 
+def single_node(node: Node) -> Graph:
+    """The graph of one operator; its computed operands are inputs."""
+    return _cut_out(Graph((), ((node.name, node),)), [node])
+
+
 def placeholder(node: Node) -> Input:
     return node if isinstance(node, Input) else Input(name=node.name, tensor=node.type)

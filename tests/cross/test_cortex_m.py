@@ -14,8 +14,8 @@ from quantglow.export.bundle.linking import LIBRARIES
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Add, Mul, Softmax
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.types import f32
-from quantglow.memory.planner import ALIGNMENT
 from tests.cross import float_functions
 from tests.cross.cortex_m import functions
 from tests.cross.cortex_m.boards import (

@@ -80,8 +80,8 @@ def add_point(
         node("Reshape", ["product", "back"], "new"),
         node("ScatterND", [name, "places", "new"], "changed"),
     ]
-    made = [i for i, item in enumerate(graph.node) if name in item.output]
-    after = made[0] + 1 if made else 0
+    makers = (i for i, item in enumerate(graph.node) if name in item.output)
+    after = next(makers, -1) + 1
     for item in graph.node[after:]:
         item.input[:] = [of["changed"] if each == name else each for each in item.input]
     others = list(graph.node)

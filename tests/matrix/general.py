@@ -12,9 +12,9 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.symbolic.guards import Relation
 from quantglow.ir.symbolic.size import align
-from quantglow.memory.planner import ALIGNMENT
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import Arenas
 from quantglow.runtime.programs.build import Compiler

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 
 from quantglow.interpreter.program import ReferenceExecutable
 from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
 from quantglow.memory import planner
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.program.generate import generate

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.memory import plans as batches
-from quantglow.memory.planner import ALIGNMENT
 from quantglow.runtime.native import compilation, executable
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.sequences import BatchedExecutable

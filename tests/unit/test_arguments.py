@@ -98,10 +98,10 @@ MACHINE = {
     "target": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS, *FLAGS],
     "num_threads": [*NO_NAME, 0],
     "schedule": [*NOTHING, *NO_NAME, 0],
+    "backends": NO_BACKENDS,
 }
 MEANWHILE = {"while_compiling": [*NOTHING, *NO_NAME, 0]}
 NO_SAMPLES = [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
-OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
 STEPS = {"before": NO_STEPS, "after": NO_STEPS}
 DATA = {"subset_size": [*NO_COUNT, 0], "progress": NO_PROGRESS, "input_shapes": NO_SHAPES}
 MAIN = {
@@ -193,7 +193,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     compiled: {
         **MACHINE,
         **MEANWHILE,
-        **OWN,
+        "backend": [*NOTHING, *NO_NAME, 0],
         "input_shapes": NO_SHAPES,
         "samples": NO_SAMPLES,
         **STEPS,
@@ -220,7 +220,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         **STEPS,
         "target": MACHINE["target"],
         "num_threads": MACHINE["num_threads"],
-        "backends": NO_BACKENDS,
+        "backends": MACHINE["backends"],
         "tolerance": [*NOTHING, *NO_FLOAT],
     },
     beside_others: {
@@ -251,6 +251,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "config": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
     },
     interpreted: {"graph": [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
+    qg.register_target: {"family": [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
 }
 CASES = [
     pytest.param(function, option, wrong, id=f"{function.__name__}-{option}")
@@ -282,7 +283,8 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
 
 NO_OPTIONS = {"Graph", "Profile", "Report", "Diagnosis", "Backend", "Executable", "CompiledModel"}
 """Public names without options of their own."""
-NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "State", "tracing"}
+NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "PlannedProgram", "ProgramGenerator"}
+NO_OPTIONS |= {"State", "tracing"}
 
 CALLED = [
     *(

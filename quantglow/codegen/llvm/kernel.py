@@ -111,10 +111,10 @@ def emits(*classes: type[Node]) -> Callable[[EmitRule], EmitRule]:
 def call_names(
     steps: Sequence[Instruction], calls: Sequence[KernelCall], target: Target
 ) -> list[str] | None:
-    """The names of the calls that ``steps`` became; None where the source of quantglow cannot be
-    read.
+    """The names of the calls that ``steps`` became; None where the source of quantglow, or of the
+    instruction set, cannot be read.
     """
-    source = _source_digest()
+    source = None if target.is_registered else _source_digest()
     if source is None:
         return None
     base = hashlib.sha256(source)

@@ -20,7 +20,8 @@ from quantglow.codegen.llvm.isa.target import (
 )
 from quantglow.codegen.llvm.isa.x86 import levels as x86
 from quantglow.codegen.llvm.machine import host, read_core
-from quantglow.support.errors import BackendError
+from quantglow.support.arguments import instance, options_named
+from quantglow.support.errors import BackendError, OptionError
 
 FAMILIES: tuple[TargetFamily, ...] = (
     x86.FAMILY,
@@ -35,6 +36,9 @@ FAMILIES: tuple[TargetFamily, ...] = (
 KNOWN_CORES: tuple[Core, ...] = (Core(), x86.ICE_LAKE, aarch64.CORE)
 """The cores whose costs are listed."""
 
+NATIVE = "native"
+"""Name of the best level that this processor has, with all that is known of it."""
+
 ALL = ":all"
 """End of the name of all levels of a processor."""
 
@@ -43,7 +47,7 @@ _LEVELS: dict[str, tuple[TargetFamily, Level]] = {
 }
 
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
-"""Names of all levels, best first."""
+"""Names of quantglow's own levels, best first."""
 
 _CHOICES: dict[str, tuple[TargetFamily, Detection]] = {
     family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
@@ -53,6 +57,23 @@ _CHOICES: dict[str, tuple[TargetFamily, Detection]] = {
 
 CHOICES: tuple[str, ...] = tuple(_CHOICES)
 """Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
+
+
+@options_named
+def register_target(family: TargetFamily) -> None:
+    """Make the levels of an instruction set outside of the package targets, by their names.
+
+    ``native`` stays what it is.  Registering a level again replaces it; its programs and kernels
+    are compiled in each process, because no cache sees a change of its code.  Raises
+    ``OptionError`` for names that quantglow's own targets have.
+    """
+    instance("family", family, TargetFamily, "a TargetFamily, see examples/own_level.py")
+    if refused := [level.name for level in family.levels if level.name in (NATIVE, *LEVELS)]:
+        raise OptionError(
+            f"{', '.join(refused)}: a target of quantglow has this name. Remedy: take another."
+        )
+    _LEVELS.update({level.name: (family, level) for level in family.levels})
+    resolve.cache_clear()
 
 
 def _this_processor() -> Host:
@@ -76,7 +97,7 @@ def resolve(name: str) -> Target:
 
     Raises ``BackendError`` for unknown names and for levels that do not run here.
     """
-    if name == "native":
+    if name == NATIVE:
         return _native()
     family, level = _level(name)
     if obstacle := family.obstacle(level, _this_processor()):
@@ -109,7 +130,7 @@ def level_choice(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
 def _level(name: str) -> tuple[TargetFamily, Level]:
     if name not in _LEVELS:
         raise BackendError(
-            f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(LEVELS)}; any "
+            f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(_LEVELS)}; any "
             "Cortex-M that is not among them is 'cortex-m0plus'"
         )
     return _LEVELS[name]

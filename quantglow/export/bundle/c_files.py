@@ -9,7 +9,7 @@ from pathlib import Path
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.export.bundle.constants import Weights
 from quantglow.export.bundle.contents import BundleTensor, Contents
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.support.errors import OptionError
 
 EXAMPLE_FIRST_LINE = "/* Runs {} once, on zeros, without allocating memory. */"

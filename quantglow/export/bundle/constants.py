@@ -15,9 +15,9 @@ from itertools import accumulate
 import numpy as np
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import View
 from quantglow.ir.types import DType, QuantParams
-from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.version import __version__

@@ -15,7 +15,7 @@ from quantglow.export.bundle.run_functions import (
     REFUSED,
     UNSUPPORTED,
 )
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.version import __version__
 
 RESULTS = {

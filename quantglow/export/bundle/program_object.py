@@ -26,7 +26,7 @@ from quantglow.export.bundle.object_tables import UNIT_NBYTES, StackUse, object_
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
 from quantglow.export.bundle.run_functions import UNSUPPORTED, PartFunction, RunFunction
 from quantglow.export.bundle.shared_kernels import with_shared_kernels
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
 

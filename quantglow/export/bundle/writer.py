@@ -36,7 +36,7 @@ from quantglow.export.bundle.contents import (
 from quantglow.export.bundle.header import RESULTS, header
 from quantglow.export.bundle.linking import Library, link, link_shared, programs
 from quantglow.export.bundle.program_object import ProgramObject
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.support.errors import BackendError, FileFormatError, OptionError
 from quantglow.support.files import cause, writing
 from quantglow.version import __version__

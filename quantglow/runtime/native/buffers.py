@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.symbolic.size import FixedShape
-from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import OutOfMemoryError

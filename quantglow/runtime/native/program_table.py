@@ -14,10 +14,11 @@ import numpy as np
 
 from quantglow.codegen.llvm.call_profile import CallFacts
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.symbolic.expression import Values
 from quantglow.ir.symbolic.straight_line import StraightLine
 from quantglow.ir.types import DType
-from quantglow.memory.planner import ALIGNMENT, ArenaOrder
+from quantglow.memory.planner import ArenaOrder
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 

@@ -17,7 +17,8 @@ from quantglow.support.arrays import Array
 
 
 def key_of_graph(graph: Graph, target: Target, threads: int, schedule: str) -> str | None:
-    """The key of the program of a graph; None where the source of this package is unknown."""
+    """The key of the program of a graph; None where the source of this package, or of a registered
+    target, is unknown."""
     arrays = {**text_constants(graph), **_by_text(text_scales(graph))}
     return _key("one", print_without_scales(graph), arrays, target, str(threads), schedule)
 
@@ -55,7 +56,7 @@ def _by_text(arrays: Mapping[ArrayMark, Array]) -> dict[str, Array]:
 def _key(
     kind: str, text: str, arrays: Mapping[str, Array], target: Target, *settings: str
 ) -> str | None:
-    versions = code_versions()
+    versions = None if target.is_registered else code_versions()
     if versions is None:
         return None
     digest = hashlib.sha256()

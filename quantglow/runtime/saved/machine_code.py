@@ -27,15 +27,13 @@ from quantglow.codegen.llvm.cache import ObjectCache
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import add, code_versions
 from quantglow.codegen.llvm.machine import copy_machine, host_entry
-from quantglow.codegen.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.codegen.llvm.targets import LEVELS, NATIVE, resolve, runs_here
 from quantglow.ir.graph.signature import Shapes
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.archives import CODE, CODE_TEXT
 from quantglow.support.errors import BackendError, OptionError
 from quantglow.support.pages import Content, Data, JoinedBytes
 from quantglow.support.processes.isolation import IsolationError, start
-
-NATIVE = "native"
 
 CODE_MODES = ("ignore", "use", "require")
 """Uses of the code in a file that is loaded."""
@@ -136,7 +134,13 @@ def check_targets(names: Sequence[str], compiler: Compiler) -> tuple[Target, ...
             "include_code is for models that backend='llvm' compiles alone. Remedy: compile the "
             "model without backend and backends."
         )
-    return tuple(map(resolve, names))
+    targets = tuple(map(resolve, names))
+    if registered := [target.name for target in targets if target.is_registered]:
+        raise OptionError(
+            f"include_code is for quantglow's own targets; {', '.join(registered)} is registered "
+            "by this process. Remedy: save without include_code; loading compiles the code."
+        )
+    return targets
 
 
 def code_for(

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 import quantglow as qg
+from tests.support.examples import (
+    BATCHES,
+    assert_equal_outputs,
+    count_lines,
+    int8_graph,
+    load_example,
+)
 from tests.support.small_network import small_model, small_samples
-
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "numpy_backend.py"
 
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("numpy_backend", EXAMPLE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up.
-    import sys
-
-    sys.modules["numpy_backend"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_example("numpy_backend")
 
 
 def test_the_example_is_short() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) < 200
+    assert count_lines("numpy_backend") < 150
 
 
 def test_it_takes_matrix_products_and_leaves_the_rest(example: ModuleType) -> None:
@@ -53,9 +48,21 @@ def test_it_works_in_a_network_from_onnx(example: ModuleType) -> None:
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_quantized_products_stay_with_quantglow(example: ModuleType) -> None:
+def test_quantized_products_are_those_of_quantglow(example: ModuleType) -> None:
     int8 = qg.quantize_and_compile(small_model(), small_samples(), verify=False)
     compiled = qg.compile(int8.graph, backends=[example.NumpyBackend()])
     for x in small_samples(2):
         for mine, expected in zip(compiled(x), int8(x), strict=True):
             np.testing.assert_array_equal(mine, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("name", "batch"), BATCHES)
+def test_quantized_networks_are_those_of_the_interpreter(
+    example: ModuleType, name: str, batch: int, threads: int
+) -> None:
+    graph, backends = int8_graph(name, batch), [example.NumpyBackend()]
+    model = qg.compile(graph, num_threads=threads, backends=backends)
+    assert_equal_outputs(model, name, batch)
+    owners = {n.op: s.backend.name for s in model.build.segments for n in s.nodes}
+    assert owners["Gemm"] == "numpy"

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from quantglow.codegen.llvm.targets import level_target
+from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import BufferKind, Compute, View
-from quantglow.memory.planner import ALIGNMENT
 from quantglow.memory.planning import plan_program
 from quantglow.memory.plans import PlannedProgram
 from quantglow.memory.unwritten import unwritten_blocks

@@ -146,6 +146,12 @@ class Target(Concise):
         return repr(parts)
 
     @property
+    def is_registered(self) -> bool:
+        """Whether the code of its instruction set is outside of the package, and no part of
+        ``key``."""
+        return not type(self.isa).__module__.startswith("quantglow.")
+
+    @property
     def object_format(self) -> ObjectFormat:
         """The format of its objects."""
         for part, object_format in (
