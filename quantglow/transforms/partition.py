@@ -275,7 +275,7 @@ def _cut_out(graph: Graph, nodes: Iterable[Node], deciding: Set[Node]) -> Graph:
 
 def single_node(node: Node) -> Graph:
     """The graph of one operator; its computed operands are inputs."""
-    return _cut_out(Graph((), ((node.name, node),)), [node])
+    return _cut_out(Graph((), ((node.name, node),)), [node], frozenset())
 
 
 def placeholder(node: Node) -> Input:

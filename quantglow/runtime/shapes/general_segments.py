@@ -97,7 +97,7 @@ class SegmentedProgram(Concise):
     def executable(self) -> tuple[LoadedProgram | Executable | None, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.time_stage("general segments"):
-            parts = zip(self.segments, self.plans, self.known, strict=False)
+            parts = zip(self.segments, self.plans, self._symbols, strict=True)
             executables = tuple(starmap(self._compile, parts))
         self.guards.is_closed = True
         return executables
@@ -108,7 +108,7 @@ class SegmentedProgram(Concise):
         return tuple(map(self.guards.conditions, self.known))
 
     def _compile(
-        self, segment: Segment, plan: Planned | None, known: frozenset[str]
+        self, segment: Segment, plan: Planned | None, symbols: Sequence[str]
     ) -> LoadedProgram | Executable | None:
         """The code of a segment; None where it is compiled at each size."""
         target, threads = self.compiler.target, self.compiler.num_threads
@@ -128,7 +128,7 @@ class SegmentedProgram(Concise):
             self.guards,
             target,
             threads,
-            known=known,
+            known=frozenset(symbols),
             is_checked=self.compiler.is_checked,
         )
 
