@@ -60,31 +60,32 @@ def add_point(
         "back": np.array([-1, *shape[1:]]),
         "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
     }
-    of = {key: f"{name}|{key}" for key in (*known, "wide x", "x", "is", "at", "index", "places")}
-    of |= {key: f"{name}|{key}" for key in ("some", "some rows", "product", "new", "changed")}
 
-    def node(kind: str, reads: list[str], result: str, **attributes: object) -> onnx.NodeProto:
-        names = [of.get(each, each) for each in reads]
-        return helper.make_node(kind, names, [of[result]], **attributes)
+    def of(key: str) -> str:
+        return name if key == "value" else f"{name}|{key}"
+
+    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
+        names = list(map(of, reads.split()))
+        return helper.make_node(kind, names, [of(result)], **attributes)
 
     nodes = [
-        node("Reshape", [name, "wide"], "wide x"),
-        node("Gather", ["wide x", "first"], "x", axis=1),
-        node("Greater", ["x", "zero"], "is"),
-        node("NonZero", ["is"], "at"),
-        node("Reshape", ["at", "flat"], "index"),
-        node("Reshape", ["at", "column"], "places"),
-        node("Gather", [name, "index"], "some", axis=0),
-        node("Reshape", ["some", "rows"], "some rows"),
-        node("MatMul", ["some rows", "w"], "product"),
-        node("Reshape", ["product", "back"], "new"),
-        node("ScatterND", [name, "places", "new"], "changed"),
+        node("Reshape", "value wide", "matrix"),
+        node("Gather", "matrix first", "firsts", axis=1),
+        node("Greater", "firsts zero", "positive"),
+        node("NonZero", "positive", "at"),
+        node("Reshape", "at flat", "index"),
+        node("Reshape", "at column", "places"),
+        node("Gather", "value index", "chosen", axis=0),
+        node("Reshape", "chosen rows", "vectors"),
+        node("MatMul", "vectors w", "product"),
+        node("Reshape", "product back", "new"),
+        node("ScatterND", "value places new", "changed"),
     ]
     makers = (i for i, item in enumerate(graph.node) if name in item.output)
     after = next(makers, -1) + 1
     for item in graph.node[after:]:
-        item.input[:] = [of["changed"] if each == name else each for each in item.input]
+        item.input[:] = [of("changed") if each == name else each for each in item.input]
     others = list(graph.node)
     del graph.node[:]
     graph.node.extend([*others[:after], *nodes, *others[after:]])
-    graph.initializer.extend(numpy_helper.from_array(a, of[key]) for key, a in known.items())
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())

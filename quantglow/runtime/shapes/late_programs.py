@@ -8,7 +8,7 @@ or 1, another program goes on with the values that are there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -29,8 +29,9 @@ from quantglow.runtime.programs.symbolic_graphs import (
 from quantglow.runtime.shapes.general_segments import SegmentedProgram, cut_program
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
+from quantglow.support.errors import UnsupportedOpError
 from quantglow.support.processes.threads import renew_after_fork
-from quantglow.transforms.partition import late_sizes
+from quantglow.transforms.partition import branches_apart, late_sizes
 
 Shaped = tuple[tuple[str, FixedShape], ...]
 """Shapes of results, by name."""
@@ -66,7 +67,7 @@ class LateExecutable(Concise):
         shapes, values = dict(self.case.late), {**feeds, **computed}
         for position in self._pending(values) if computed else range(len(program.segments)):
             segment = program.bind(position, sizes)
-            values |= segment.results(values)
+            values |= segment.results(values) if segment.is_taken(values) else segment.unused
             if deciding := program.late[position]:
                 shapes |= {late.node.name: values[late.node.name].shape for late in deciding}
                 known = self._values_at(late := tuple(shapes.items()))
@@ -80,11 +81,12 @@ class LateExecutable(Concise):
 
     def _values_at(self, late: Shaped) -> Values | None:
         """The values of symbols, given shapes of results; None where the program does not serve."""
-        if late not in self._known:
-            for old in list(self._known)[: 1 - MOST_SHAPES]:
-                self._known.pop(old, None)
-            self._known[late] = self.program.values_at(replace(self.case, late=late))
-        return self._known[late]
+        if late in (known := self._known):
+            return known.get(late)
+        for old in list(known)[: 1 - MOST_SHAPES]:
+            known.pop(old, None)
+        values = known[late] = self.program.values_at(replace(self.case, late=late))
+        return values
 
     def _reusable(
         self, program: SegmentedProgram, values: Mapping[str, Array], late: Shapes
@@ -165,8 +167,22 @@ class LatePrograms(Concise):
         sizes, guards = symbols(fitting(template, case) or {})
         if graph is None or sizes:
             graph = self.graph_at(replace(free_case(template, sizes, case.values), late=case.late))
-        late = late_sizes(graph).values()
-        guards = find_guards(each.node.type.shape[each.axis] for each in late) or guards
+        late = late_sizes(graph)
+        _check_sizes(graph, late)
+        sizes_of_results = (each.node.type.shape[each.axis] for each in late.values())
+        guards = find_guards(sizes_of_results) or guards
         ports = self.signature.outputs
         source = SymbolicGraph.of(graph, guards, template, case.values, None, ports)
-        return cut_program(source, graph, guards, self.compiler, pinned=dict(case.late))
+        deciding = {each.node for each in late.values()}
+        branches = [b for b in branches_apart(graph) if deciding.isdisjoint(b.nodes)]
+        return cut_program(source, graph, guards, self.compiler, branches, dict(case.late))
+
+
+def _check_sizes(graph: Graph, late: Container[str]) -> None:
+    """Raise ``UnsupportedOpError`` for nodes whose sizes no node of the graph decides: it may read
+    the size of a result, and not the result itself."""
+    known = frozenset[str]().union(*(node.symbols for node in graph.inputs))
+    for node in graph.nodes:
+        if missing := [name for name in node.symbols - known if name not in late]:
+            why = f"it reads sizes of results that nothing else reads: {sorted(missing)}"
+            raise UnsupportedOpError([f"{node.name!r} ({node.op}): {why}"])

@@ -28,8 +28,10 @@ from quantglow.runtime.shapes.late_programs import LatePrograms
 from quantglow.support.arrays import Array
 from quantglow.transforms.float import optimize
 from quantglow.transforms.partition import late_sizes
+from tests.generators.late_points import add_point
 from tests.support.effort import expensive
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
+from tests.unit.runtime.shapes.test_general_segments import choosing, rows
 
 node = helper.make_node
 ROWS, COLUMNS = 6, 4
@@ -79,10 +81,10 @@ def run(programs: LatePrograms, x: Array) -> list[Array]:
     return programs.executable(Case.of({"x": x.shape})).run({"x": x})
 
 
-def agree(actual: list[Array], expected: list[Array]) -> None:
+def agree(actual: list[Array], expected: list[Array], tolerance: float = 1e-5) -> None:
     for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 def test_the_graph_goes_to_the_end_of_the_model() -> None:
@@ -187,6 +189,36 @@ def test_onnxruntime_runs_sizes_without_a_program() -> None:
     with pytest.raises(qg.InputError, match="cannot run on inputs of the shapes"):
         compiled(with_positives(3))
     agree(compiled.run(None, {"x": x}), by_onnxruntime(FREE, {"x": x}))
+
+
+def test_a_model_that_reads_only_the_size_of_a_result_is_left_to_onnxruntime() -> None:
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("NonZero", ["r"], ["places"]),
+        node("Shape", ["places"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "counting",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = qg.compile(model, num_threads=1)
+    for count in (3, 0, 5):
+        np.testing.assert_array_equal(compiled(with_positives(count)), [2, count])
+
+
+@pytest.mark.slow
+def test_large_branches_are_segments_that_run_where_they_are_taken() -> None:
+    model = choosing()
+    add_point(model.graph, "x", (300, 256), np.random.default_rng(0))
+    programs = programs_of(model)
+    for mean in (0.1, -0.1, 0.1):
+        feeds = rows(300, mean)
+        agree(run(programs, feeds["x"]), by_onnxruntime(model, feeds), tolerance=1e-3)
+    (program,) = programs.programs
+    assert any(segment.branches for segment in program.segments)
 
 
 def test_the_report_lists_the_programs_by_their_conditions() -> None:
