@@ -545,7 +545,7 @@ def test_every_keyword_of_the_function_is_a_flag() -> None:
     """Functions alone have none, and options of later calls are flags of commands that make these;
     defaults are the same, but a terminal shows the latency."""
     parameters = dict(inspect.signature(qg.quantize_and_compile).parameters)
-    for name in ("model", "calibration_data", "validation_fn", "while_compiling"):
+    for name in ("model", "calibration_data", "validation_fn", "while_compiling", "backends"):
         del parameters[name]
     options = vars(parser().parse_args(["quantize", "net.onnx"]))
     assert parameters.keys() <= options.keys()

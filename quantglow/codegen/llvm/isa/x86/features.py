@@ -1,7 +1,7 @@
 """Features of x86-64, from ``cpuid``, and the permission to use AMX tiles.
 
-A virtual machine traps at each ``cpuid``, which takes microseconds: AVX-512 VNNI is known after two
-of them, processors without FMA after one.
+A virtual machine traps at each ``cpuid``, which takes microseconds: processors without FMA are known
+after one of them.
 
 Linux gives the permission to all threads of the process and its forks, not to programs that it
 executes.
@@ -68,21 +68,14 @@ leaf7:
   call void @cpuid(i32 7, i32 0, ptr %words)
   %features = call i32 @cpuid_word(ptr %words, i64 1)
   %more = call i32 @cpuid_word(ptr %words, i64 2)
-  %saved.512 = and i32 %saved, {AVX512[1]}
-  %is.saved = icmp eq i32 %saved.512, {AVX512[1]}
-  %vnni = and i32 %more, {VNNI}
-  %has.vnni = icmp ne i32 %vnni, 0
-  %is.best = and i1 %is.saved, %has.vnni
-  br i1 %is.best, label %known, label %leaf7.1
-leaf7.1:
   call void @cpuid(i32 7, i32 1, ptr %words)
   %newest = call i32 @cpuid_word(ptr %words, i64 0)
   br label %known
 known:
-  %xcr0 = phi i32 [ 0, %entry ], [ %saved, %leaf7 ], [ %saved, %leaf7.1 ]
-  %ebx7 = phi i32 [ 0, %entry ], [ %features, %leaf7 ], [ %features, %leaf7.1 ]
-  %ecx7 = phi i32 [ 0, %entry ], [ %more, %leaf7 ], [ %more, %leaf7.1 ]
-  %eax7 = phi i32 [ 0, %entry ], [ 0, %leaf7 ], [ %newest, %leaf7.1 ]
+  %xcr0 = phi i32 [ 0, %entry ], [ %saved, %leaf7 ]
+  %ebx7 = phi i32 [ 0, %entry ], [ %features, %leaf7 ]
+  %ecx7 = phi i32 [ 0, %entry ], [ %more, %leaf7 ]
+  %eax7 = phi i32 [ 0, %entry ], [ %newest, %leaf7 ]
 """,
     {
         "sse2": (),
