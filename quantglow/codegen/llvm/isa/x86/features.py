@@ -1,7 +1,7 @@
 """Features of x86-64, from ``cpuid``, and the permission to use AMX tiles.
 
-A virtual machine traps at each ``cpuid``, which takes microseconds: processors without FMA are known
-after one of them.
+A virtual machine traps at each ``cpuid``, which takes microseconds: one of them shows processors
+without FMA.
 
 Linux gives the permission to all threads of the process and its forks, not to programs that it
 executes.
