@@ -107,6 +107,12 @@ class Segment(Concise):
     nodes: tuple[Node, ...]
     branches: tuple[Branch, ...] = ()
 
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """The nodes whose values it reads, those of conditions included."""
+        conditions = (branch.condition for branch in self.branches)
+        return (*self.graph.inputs, *(c for c in conditions if not isinstance(c, Constant)))
+
 
 def partition(
     graph: Graph, backends: Sequence[Backend], branches: Sequence[Branch] = ()

@@ -7,6 +7,7 @@ shape costs no more than for a model that is compiled whole; its tail is one ses
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -42,12 +43,17 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
+    BackendError,
+    CompileBudgetError,
     FallbackError,
     InputError,
     ModelError,
+    OutOfMemoryError,
     QuantglowError,
+    TypeRuleError,
     UnsupportedOpError,
 )
+from quantglow.support.observing import observer, observing
 from quantglow.transforms.partition import Executable
 
 Kind = tuple[object, ...]
@@ -118,21 +124,47 @@ class WholeExecutable:
             ) from error
 
 
-@dataclass(frozen=True)
-class OrWhole:
-    """A program; onnxruntime runs the whole model on feeds that lead to sizes for which none can be
-    made."""
+NO_PROGRAM = "the sizes that its results have here are served by no program"
+
+MOST_REFUSALS = 4
+"""Maximum number of runs that programs of one kind of cases begin in vain."""
+
+
+@dataclass(eq=False)
+class OrParts:
+    """A program of a graph to the end of the model; ``make_parts`` makes the model in parts, which
+    runs feeds that lead to sizes for which there is no program.
+
+    ``refusals``: the number of such feeds so far, by kinds of cases.  After some of one ``kind``
+    the program is not tried any more.
+    """
 
     program: Executable
-    whole: Callable[[], Specialisation]
+    make_parts: Callable[[], Executable]
+    kind: Kind
+    refusals: Counter[Kind]
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
-        try:
-            return self.program.run(feeds)
-        except ModelError as error:
-            debug.log(1, f"onnxruntime runs the whole model: {error}")
-            return self.whole().run(feeds)
+        if self.refusals[self.kind] < MOST_REFUSALS:
+            try:
+                return self._run_program(feeds)
+            except (CompileBudgetError, OutOfMemoryError):
+                raise
+            except (BackendError, ModelError, TypeRuleError) as error:
+                self.refusals[self.kind] += 1
+                debug.log(1, f"the model runs in parts: {error}")
+        return self._parts.run(feeds)
+
+    def _run_program(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs by the program; an observer sees only runs that come to their end."""
+        with observing(None):
+            results = self.program.run(feeds)
+        return results if observer() is None else self.program.run(feeds)
+
+    @cached_property
+    def _parts(self) -> Executable:
+        return self.make_parts()
 
 
 WHILE_COMPILING = "it answers while the program is compiled"
@@ -224,6 +256,7 @@ class ModelFallback:
     _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
     _cuts: dict[Kind, HeadAndTail] = field(default_factory=dict)
     _complete: set[Kind] = field(default_factory=set)
+    _refusals: Counter[Kind] = field(default_factory=Counter)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons.
@@ -235,7 +268,7 @@ class ModelFallback:
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
         kind, cut = _case_kind(case), self._cut(case)
-        if cut is not None and (served := self._serve_whole(case)) is not None:
+        if cut is not None and (served := self._serve_whole(kind, case)) is not None:
             self._complete.add(kind)
             return served
         parts = None if cut is None else self._divide(cut)
@@ -246,8 +279,8 @@ class ModelFallback:
     def settled_program(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
         kind = _case_kind(case)
-        if kind in self._complete:
-            return self._serve_whole(case)
+        if kind in self._complete and (served := self._serve_whole(kind, case)) is not None:
+            return served
         settled = self.settled.get(kind)
         return None if settled is None else self._at(*settled, case)
 
@@ -276,15 +309,24 @@ class ModelFallback:
         self.whole.update(dict.fromkeys(reasons))
         return self._whole.at(case, reasons)
 
-    def _serve_whole(self, case: Case) -> Served | None:
+    def _serve_whole(self, kind: Kind, case: Case) -> Served | None:
         """The program of the graph to the end of the model; None where that has values that no
-        graph holds."""
+        graph holds, or sizes that decide the graph."""
+        if self._refusals[kind] >= MOST_REFUSALS:
+            return None
         try:
             served = self._whole_graphs.prepare(case)
         except QuantglowError:
             return None
-        executable = OrWhole(served.build.executable, lambda: self._whole.at(case))
+        parts = partial(self._in_parts, case)
+        executable = OrParts(served.build.executable, parts, kind, self._refusals)
         return replace(served, build=replace(served.build, executable=executable, is_part=True))
+
+    def _in_parts(self, case: Case) -> Executable:
+        """The model cut at a case, or whole in onnxruntime."""
+        cut = self._cut(case)
+        parts = None if cut is None else self._divide(cut)
+        return self._at(parts, (NO_PROGRAM,), case).build.executable
 
     def _cut(self, case: Case) -> Split | None:
         """The model as it is cut at a case; None where it is not."""

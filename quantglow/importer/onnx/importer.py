@@ -29,6 +29,7 @@ from quantglow.importer.onnx.nodes.values import (
     as_element,
     graph_dtype,
     tensor_array,
+    value_onnx_type,
     value_shape,
 )
 from quantglow.importer.onnx.operators.controlflow.loops import import_loop, import_scan
@@ -57,7 +58,7 @@ from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition,
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, prod
+from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, is_free, likely, prod
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
 
@@ -212,7 +213,9 @@ def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> di
 
 def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The results of a node, which are known where none of them has elements; else nothing."""
-    inferred = infer_types(proto, _resolve_operands(proto, scope), scope.opsets)
+    # At the hints, so that operands that do not fit each other are refused.
+    operands = {n: _at_hints(value) for n, value in _resolve_operands(proto, scope).items()}
+    inferred = infer_types(proto, operands, scope.opsets)
     values: dict[str, Value] = {}
     for name in filter(scope.used.__contains__, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
@@ -221,6 +224,14 @@ def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value
         zeros = np.zeros(dims, onnx.helper.tensor_dtype_to_np_dtype(element))
         values[name] = KnownValue(name, zeros)
     return values
+
+
+def _at_hints(value: Value) -> Value:
+    """The value, without elements where its sizes are free."""
+    shape = value_shape(value)
+    if isinstance(value, KnownValue) or shape is None or not any(map(is_free, shape)):
+        return value
+    return Foreign(value_onnx_type(value), tuple(map(likely, shape)), reported=False)
 
 
 def _standard(proto: onnx.NodeProto) -> onnx.NodeProto:
@@ -374,7 +385,9 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
 
 def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
-    inferred = infer_types(proto, _resolve_operands(proto, scope), scope.opsets)
+    # At the hints, so that operands that do not fit each other are refused.
+    operands = {n: _at_hints(value) for n, value in _resolve_operands(proto, scope).items()}
+    inferred = infer_types(proto, operands, scope.opsets)
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))

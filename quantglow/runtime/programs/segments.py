@@ -131,10 +131,7 @@ def last_reads(graph: Graph, segments: Sequence[Segment]) -> list[tuple[str, ...
     results = {node.name for _, node in graph.outputs}
     last: dict[str, int] = {}
     for position, segment in enumerate(segments):
-        names = [node.name for node in segment.graph.inputs]
-        names += [
-            b.condition.name for b in segment.branches if not isinstance(b.condition, Constant)
-        ]
+        names = [node.name for node in segment.reads]
         last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
     return [
         tuple(name for name, at in last.items() if at == position and name not in results)

@@ -20,8 +20,8 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Values
-from quantglow.ir.symbolic.guards import Conditions, Guards
+from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Expression, Values, parts
+from quantglow.ir.symbolic.guards import Conditions, Guards, Relation
 from quantglow.ir.symbolic.size import Dim, FixedShape, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
@@ -45,6 +45,7 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import WrongResultError
+from quantglow.support.observing import Observer
 from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.partition import (
     Executable,
@@ -204,6 +205,23 @@ class SegmentedProgram(Concise):
         parts = zip(self.segments, self.known, strict=False)
         return tuple(tuple(sorted(segment.graph.symbols & known)) for segment, known in parts)
 
+    @property
+    def is_of_one_size(self) -> bool:
+        """Whether its guards leave a single value above 1 to something of late sizes."""
+        late = frozenset(each.symbol for each in chain.from_iterable(self.late))
+        equal = (g for g in self.guards.recorded if g.relation is Relation.EQUAL)
+        return any(
+            _fixed_value(g.expression) >= SMALLEST for g in equal if g.expression.names & late
+        )
+
+    def show(
+        self, position: int, values: Values, watcher: Observer, feeds: Mapping[str, Array]
+    ) -> None:
+        """Show an observer a segment that runs; sessions of onnxruntime show theirs."""
+        segment = self.segments[position]
+        if not isinstance(segment.backend, OnnxRuntimeBackend):
+            watcher.saw_graph(bind_sizes(segment.graph, values), feeds)
+
     @cached_property
     def meanings(self) -> dict[str, bytes]:
         """A digest of what each node computes, by name: its text, and those of its operands."""
@@ -243,6 +261,12 @@ class SegmentedProgram(Concise):
         """The operators of onnxruntime's segments."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return tuple(node for segment in foreign for node in segment_entries(segment))
+
+
+def _fixed_value(expression: Expression) -> int:
+    """The value of what an expression that is 0 compares with a number, 0 for other expressions."""
+    _, factor, constant = parts(expression)
+    return -constant // factor
 
 
 def _planning(planned: PlannedProgram) -> Planning:

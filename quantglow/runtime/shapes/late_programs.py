@@ -30,6 +30,7 @@ from quantglow.runtime.shapes.general_segments import SegmentedProgram, cut_prog
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import UnsupportedOpError
+from quantglow.support.observing import observer
 from quantglow.support.processes.threads import renew_after_fork
 from quantglow.transforms.partition import branches_apart, late_sizes
 
@@ -41,6 +42,10 @@ MOST_SHAPES = 256
 
 MOST_PROGRAMS = 32
 """Maximum number of programs of a model: where their guards differ, each serves a part."""
+
+MOST_OF_ONE_SIZE = 4
+"""Maximum number of programs that serve one late size only: where sizes decide the graph, each new
+size would make a program."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +60,7 @@ class LateExecutable(Concise):
     case: Case
     sizes: Values
     other: Callable[[Case], LateExecutable]
-    _known: dict[Shaped, Values | None] = field(default_factory=dict)
+    _known: dict[Shaped, Values | LateExecutable] = field(default_factory=dict)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
@@ -67,26 +72,31 @@ class LateExecutable(Concise):
         shapes, values = dict(self.case.late), {**feeds, **computed}
         for position in self._pending(values) if computed else range(len(program.segments)):
             segment = program.bind(position, sizes)
+            if (watcher := observer()) is not None:
+                program.show(position, sizes, watcher, values)
             values |= segment.results(values) if segment.is_taken(values) else segment.unused
             if deciding := program.late[position]:
                 shapes |= {late.node.name: values[late.node.name].shape for late in deciding}
-                known = self._values_at(late := tuple(shapes.items()))
-                if known is None:
-                    other = self.other(replace(self.case, late=late))
-                    return other._resume(feeds, other._reusable(program, values, shapes))
+                known = self._behind(tuple(shapes.items()))
+                if isinstance(known, LateExecutable):
+                    return known._resume(feeds, known._reusable(program, values, shapes))
                 sizes |= known
             for name in segment.last_read:
                 values.pop(name, None)
         return [result(node, values) for _, node in program.graph.outputs]
 
-    def _values_at(self, late: Shaped) -> Values | None:
-        """The values of symbols, given shapes of results; None where the program does not serve."""
-        if late in (known := self._known):
-            return known.get(late)
-        for old in list(known)[: 1 - MOST_SHAPES]:
-            known.pop(old, None)
-        values = known[late] = self.program.values_at(replace(self.case, late=late))
-        return values
+    def _behind(self, late: Shaped) -> Values | LateExecutable:
+        """The values of symbols, given shapes of results; where the program does not serve these,
+        the executable that goes on.  Raises ``QuantglowError`` where there is none."""
+        known = self._known.get(late)
+        if known is None:
+            case = replace(self.case, late=late)
+            values = self.program.values_at(case)
+            known = self.other(case) if values is None else values
+            for old in list(self._known)[: 1 - MOST_SHAPES]:
+                self._known.pop(old, None)
+            self._known[late] = known
+        return known
 
     def _reusable(
         self, program: SegmentedProgram, values: Mapping[str, Array], late: Shapes
@@ -110,7 +120,7 @@ class LateExecutable(Concise):
         for position, segment in reversed(list(enumerate(program.segments))):
             if any(name in missing for name, _ in segment.graph.outputs):
                 positions.append(position)
-                missing |= {node.name for node in segment.graph.inputs} - values.keys()
+                missing |= {node.name for node in segment.reads} - values.keys()
         return positions[::-1]
 
 
@@ -153,12 +163,20 @@ class LatePrograms(Concise):
         with self._lock:
             executable = self.serving(case)
             if executable is None:
+                self._check_room()
                 program = self._plan(case, graph)
                 program.executable  # noqa: B018 - made here: it may add guards
-                self._programs[MOST_PROGRAMS - 1 :] = [program]
+                self._programs.append(program)
                 executable = self.serving(case)
         assert executable is not None, "a program serves the case that it was made for"
         return executable
+
+    def _check_room(self) -> None:
+        """Raise ``UnsupportedOpError`` where sizes make too many programs."""
+        single = sum(program.is_of_one_size for program in self._programs)
+        if len(self._programs) >= MOST_PROGRAMS or single >= MOST_OF_ONE_SIZE:
+            sizes = ", ".join(dict(self._programs[-1].pinned)) or "results"
+            raise UnsupportedOpError([f"the sizes of {sizes} decide what is computed behind them"])
 
     def _plan(self, case: Case, graph: Graph | None) -> SegmentedProgram:
         """A new program, planned at a case."""

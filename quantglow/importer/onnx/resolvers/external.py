@@ -186,7 +186,8 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
     be held."""
     complete = {}
     for name, kind in types.items():
-        if None not in kind.dims or scope.late is not None:
+        # A result of another name in the graph could not be found again by its name.
+        if None not in kind.dims or (scope.late is not None and name not in scope.claimed):
             dims = enumerate(kind.dims)
             shape = tuple(scope.late_size(name, axis) if n is None else n for axis, n in dims)
             complete[name] = TensorType(kind.dtype, shape)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.evaluation.macs import count_by_run
 from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.family import Case
@@ -22,8 +23,10 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import MatMul
 from quantglow.ir.ops.external import External
+from quantglow.ort.products import count_products
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import CompiledSegment
+from quantglow.runtime.shapes import late_programs
 from quantglow.runtime.shapes.late_programs import LatePrograms
 from quantglow.support.arrays import Array
 from quantglow.transforms.float import optimize
@@ -182,13 +185,89 @@ def test_values_that_are_only_called_alike_are_computed_again() -> None:
 
 
 def test_onnxruntime_runs_sizes_without_a_program() -> None:
-    """An odd number of values has no pairs; the error is onnxruntime's."""
+    """An odd number of values has no pairs."""
     compiled = qg.compile(FREE, num_threads=1)
     x = with_positives(4)
     agree(compiled.run(None, {"x": x}), by_onnxruntime(FREE, {"x": x}))
-    with pytest.raises(qg.InputError, match="cannot run on inputs of the shapes"):
+    with pytest.raises(qg.InputError, match="node 'pairs'"):
         compiled(with_positives(3))
     agree(compiled.run(None, {"x": x}), by_onnxruntime(FREE, {"x": x}))
+
+
+def choosing_largest() -> onnx.ModelProto:
+    """The largest half of the positive elements: how many is a size that no symbol stands for."""
+    nodes = [
+        node("Greater", ["x", "zero"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Transpose", ["places"], ["index"], perm=[1, 0]),
+        node("GatherND", ["x", "index"], ["values"]),
+        node("Shape", ["values"], ["count"]),
+        node("Div", ["count", "two"], ["half"]),
+        node("TopK", ["values", "half"], ["largest", "at"], axis=0),
+        node("Reshape", ["largest", "column"], ["rows"]),
+        node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    known = {"zero": np.float32(0), "two": np.array([2]), "column": np.array([-1, 1])}
+    known["w"] = floats(1, 3)
+    graph = helper.make_graph(
+        nodes,
+        "largest",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])],
+        [numpy_helper.from_array(array, name) for name, array in known.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_sizes_that_decide_the_graph_make_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = Counter[str]()
+    plan = late_programs.cut_program
+
+    def counted(*arguments: Any) -> Any:
+        plans["plans"] += 1
+        return plan(*arguments)
+
+    monkeypatch.setattr(late_programs, "cut_program", counted)
+    model = choosing_largest()
+    compiled = qg.compile(model, num_threads=1)
+    for count in range(4, 60):
+        x = with_positives(count, 8, 8 + count % 3, seed=count)
+        agree(compiled.run(None, {"x": x}), by_onnxruntime(model, {"x": x}))
+    assert plans["plans"] <= late_programs.MOST_OF_ONE_SIZE + 1
+
+
+def test_an_observer_is_shown_all_products() -> None:
+    compiled, feeds = qg.compile(FREE, num_threads=1), {"x": with_positives(8)}
+    expected = count_products(FREE.SerializeToString(), feeds)
+    assert count_by_run(lambda: compiled.run(None, feeds)).total == expected == 4 * 2 * 5
+
+
+@pytest.mark.parametrize("counts", [(0, 2), (2, 0), (0, 1), (3, 2)])
+def test_results_that_do_not_fit_each_other_are_refused(counts: tuple[int, int]) -> None:
+    nodes = [
+        *(node("NonZero", [name], [f"{name} places"]) for name in "xy"),
+        *(node("Reshape", [f"{name} places", "flat"], [f"{name} flat"]) for name in "xy"),
+        node("Add", ["x flat", "y flat"], ["sum"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "unequal",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n} size"]) for n in "xy"],
+        [helper.make_tensor_value_info("sum", TensorProto.INT64, [None])],
+        [numpy_helper.from_array(np.array([-1]), "flat")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    programs = programs_of(model)
+    feeds = {
+        n: np.repeat([1, 0], [k, 6 - k]).astype(np.float32)
+        for n, k in zip("xy", counts, strict=True)
+    }
+    key = Case.of({name: array.shape for name, array in feeds.items()})
+    if 1 in counts:
+        agree(programs.executable(key).run(feeds), by_onnxruntime(model, feeds))
+        return
+    with pytest.raises(qg.QuantglowError):
+        programs.executable(key).run(feeds)
 
 
 def test_a_model_that_reads_only_the_size_of_a_result_is_left_to_onnxruntime() -> None:
