@@ -162,13 +162,13 @@ class LateSize:
 
 def late_sizes(graph: Graph) -> dict[str, LateSize]:
     """The sizes that nodes decide, by symbol, in the order of the graph."""
-    known = frozenset[str]().union(*(node.symbols for node in graph.inputs))
+    of_inputs = frozenset[str]().union(*(node.symbols for node in graph.inputs))
     late: dict[str, LateSize] = {}
     for node in graph.nodes:
         if isinstance(node, External):
             for axis, dim in enumerate(node.type.shape):
                 name = symbol_name(dim)
-                if name is not None and name not in known:
+                if name is not None and name not in of_inputs:
                     late.setdefault(name, LateSize(name, node, axis))
     return late
 

@@ -195,11 +195,11 @@ class Guards:
                 high = min(high, constant // -factor)
         self._bounds[core] = low, high
 
-    def answers(self, known: Set[str]) -> Iterator[Guard]:
-        """All that was decided of ``known`` symbols, also what was proven and is not a guard: a
+    def answers(self, symbols: Set[str]) -> Iterator[Guard]:
+        """All that was decided of some ``symbols``, also what was proven and is not a guard: a
         program from a file is tested for it at each shape, so that no proof is trusted."""
         for (expression, relation), answer in list(self._decided.items()):
-            if expression.constant is None and expression.names <= known:
+            if expression.constant is None and expression.names <= symbols:
                 yield Guard(expression, relation if answer else relation.opposite)
 
     def only(self, expression: Expression) -> int | None:
@@ -263,9 +263,9 @@ class Guards:
         """The guards once no guard comes any more."""
         return self.conditions()
 
-    def conditions(self, known: Set[str] | None = None) -> Conditions:
-        """The guards that were found so far; those of ``known`` symbols only, if these are said."""
-        guards = [g for g in self.recorded if known is None or g.expression.names <= known]
+    def conditions(self, symbols: Set[str] | None = None) -> Conditions:
+        """The guards that were found so far; those of some ``symbols`` only, if these are said."""
+        guards = [g for g in self.recorded if symbols is None or g.expression.names <= symbols]
         test = conditions((guard.expression, guard.relation) for guard in guards)
         return Conditions(test, self.texts)
 

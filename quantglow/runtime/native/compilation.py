@@ -78,19 +78,19 @@ def compile_free_program(
     target: Target,
     threads: int = 1,
     *,
-    known: Set[str] | None = None,
+    symbols: Set[str] | None = None,
     is_checked: bool = False,
 ) -> LoadedProgram:
     """Emit, compile and load a program whose sizes depend on free dimensions.
 
-    It may add guards; the caller closes them.  ``known``: the symbols that have values when it
+    It may add guards; the caller closes them.  ``symbols``: those that have values when it
     runs, by default all.  ``is_checked``: see ``LoadedProgram``.
     """
     allocate = allocator(target)
     constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
     with debug.time_stage("emit"):
         emitted = emit_free_program(program, order, target, guards, constants.copy)
-    answers = guards.answers(guards.hints.keys() if known is None else known)
+    answers = guards.answers(guards.hints.keys() if symbols is None else symbols)
     return load(emitted, threads, Arenas(allocate, GROWTH), is_checked, answers)
 
 

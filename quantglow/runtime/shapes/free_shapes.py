@@ -166,7 +166,7 @@ class FreeShapes(Concise):
         first = self._cache.first
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else served_case(first)
-        if graph.symbols:  # a file has graphs of plain sizes
+        if graph.has_free_sizes:  # a file has graphs of plain sizes
             graph, case = NOTHING_OPENED.graph, None
         if self.freedom is None:
             return graph, None
@@ -178,8 +178,8 @@ class FreeShapes(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            kept = self._cache.programs.values()
-            single = [f for f in kept if not (f.is_general or is_late(f.build.executable))]
+            programs = self._cache.programs.values()
+            single = [f for f in programs if not (f.is_general or is_late(f.build.executable))]
         return (
             *(served_by_own(served_case(f).shapes, f.build) for f in single if not f.is_in_parts),
             *map(served_by_general, (*self.generals, *self.late.programs)),
@@ -333,7 +333,7 @@ class FreeShapes(Concise):
                 return served
             is_opened = case == self.opened.case
             graph = self.opened.graph if is_opened else self.shared_graph_at(case)
-            if graph.symbols:
+            if graph.has_free_sizes:
                 return self._at_late(case, self.late.executable(case, graph))
             build = self.compiler.compile(graph)
             self._stored.keep(case, graph)

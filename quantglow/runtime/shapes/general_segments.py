@@ -88,7 +88,7 @@ class SegmentedProgram(Concise):
         return tuple(tuple(late for late in sizes if late.node.name in n) for n in names)
 
     @cached_property
-    def known(self) -> tuple[frozenset[str], ...]:
+    def symbols_before(self) -> tuple[frozenset[str], ...]:
         """The symbols that have values before each segment, and behind the last one."""
         sizes = [frozenset(each.symbol for each in late) for late in self.late]
         first = frozenset(self.guards.hints).difference(*sizes)
@@ -106,7 +106,7 @@ class SegmentedProgram(Concise):
     @cached_property
     def conditions(self) -> tuple[Conditions, ...]:
         """The guards whose symbols have values before each segment, and behind the last one."""
-        return tuple(map(self.guards.conditions, self.known))
+        return tuple(map(self.guards.conditions, self.symbols_before))
 
     def _compile(
         self, segment: Segment, plan: Planned | None, symbols: Sequence[str]
@@ -129,7 +129,7 @@ class SegmentedProgram(Concise):
             self.guards,
             target,
             threads,
-            known=frozenset(symbols),
+            symbols=frozenset(symbols),
             is_checked=self.compiler.is_checked,
         )
 
@@ -156,11 +156,11 @@ class SegmentedProgram(Concise):
 
     def _hold(self, values: Values) -> bool:
         """Whether the guards hold that these values decide."""
-        known = values.keys()
+        names = values.keys()
         if self.guards.is_closed:
-            decided = (c for c, k in zip(self.conditions, self.known, strict=True) if k <= known)
-            return all(conditions.hold(values) for conditions in decided)
-        guards = (guard for guard in self.guards.recorded if guard.expression.names <= known)
+            stages = zip(self.conditions, self.symbols_before, strict=True)
+            return all(each.hold(values) for each, symbols in stages if symbols <= names)
+        guards = (guard for guard in self.guards.recorded if guard.expression.names <= names)
         return all(guard.holds(values) for guard in guards)
 
     def ends_at(self, values: Values) -> Ends:
@@ -202,8 +202,8 @@ class SegmentedProgram(Concise):
     @cached_property
     def _symbols(self) -> tuple[tuple[str, ...], ...]:
         """The symbols on which each segment depends, of those that are known before it."""
-        parts = zip(self.segments, self.known, strict=False)
-        return tuple(tuple(sorted(segment.graph.symbols & known)) for segment, known in parts)
+        stages = zip(self.segments, self.symbols_before, strict=False)
+        return tuple(tuple(sorted(segment.graph.symbols & names)) for segment, names in stages)
 
     @property
     def is_of_one_size(self) -> bool:

@@ -15,7 +15,7 @@ from itertools import chain
 from quantglow.ir.graph.family import Case, FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature
-from quantglow.ir.symbolic.expression import Values
+from quantglow.ir.symbolic.expression import LARGEST, Values
 from quantglow.ir.symbolic.size import FixedShape, find_guards, symbols
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import result
@@ -34,11 +34,11 @@ from quantglow.support.observing import observer
 from quantglow.support.processes.threads import renew_after_fork
 from quantglow.transforms.partition import branches_apart, late_sizes
 
-Shaped = tuple[tuple[str, FixedShape], ...]
+ResultShapes = tuple[tuple[str, FixedShape], ...]
 """Shapes of results, by name."""
 
 MOST_SHAPES = 256
-"""Maximum number of shapes of results of which it is kept whether a program serves them."""
+"""Maximum number of shapes of results for which an executable keeps how a run goes on."""
 
 MOST_PROGRAMS = 32
 """Maximum number of programs of a model: where their guards differ, each serves a part."""
@@ -52,15 +52,15 @@ size would make a program."""
 class LateExecutable(Concise):
     """A program at a case of the inputs.
 
-    ``values_at``: values of the symbols that are known before it runs.  ``other``: the executable
-    for shapes of results at which the program does not serve.
+    ``sizes``: values of the symbols that have one before it runs.  ``other`` gives the executable
+    of a case with shapes of results at which the program does not serve.
     """
 
     program: SegmentedProgram
     case: Case
     sizes: Values
     other: Callable[[Case], LateExecutable]
-    _known: dict[Shaped, Values | LateExecutable] = field(default_factory=dict)
+    _continuations: dict[ResultShapes, Values | LateExecutable] = field(default_factory=dict)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
@@ -77,26 +77,27 @@ class LateExecutable(Concise):
             values |= segment.results(values) if segment.is_taken(values) else segment.unused
             if deciding := program.late[position]:
                 shapes |= {late.node.name: values[late.node.name].shape for late in deciding}
-                known = self._behind(tuple(shapes.items()))
-                if isinstance(known, LateExecutable):
-                    return known._resume(feeds, known._reusable(program, values, shapes))
-                sizes |= known
+                continuation = self._continue(tuple(shapes.items()))
+                if isinstance(continuation, LateExecutable):
+                    reusable = continuation._reusable(program, values, shapes)
+                    return continuation._resume(feeds, reusable)
+                sizes |= continuation
             for name in segment.last_read:
                 values.pop(name, None)
         return [result(node, values) for _, node in program.graph.outputs]
 
-    def _behind(self, late: Shaped) -> Values | LateExecutable:
+    def _continue(self, late: ResultShapes) -> Values | LateExecutable:
         """The values of symbols, given shapes of results; where the program does not serve these,
         the executable that goes on.  Raises ``QuantglowError`` where there is none."""
-        known = self._known.get(late)
-        if known is None:
+        continuation = self._continuations.get(late)
+        if continuation is None:
             case = replace(self.case, late=late)
             values = self.program.values_at(case)
-            known = self.other(case) if values is None else values
-            for old in list(self._known)[: 1 - MOST_SHAPES]:
-                self._known.pop(old, None)
-            self._known[late] = known
-        return known
+            continuation = self.other(case) if values is None else values
+            for old in list(self._continuations)[: 1 - MOST_SHAPES]:
+                self._continuations.pop(old, None)
+            self._continuations[late] = continuation
+        return continuation
 
     def _reusable(
         self, program: SegmentedProgram, values: Mapping[str, Array], late: Shapes
@@ -128,8 +129,8 @@ class LateExecutable(Concise):
 class LatePrograms(Concise):
     """Programs of one model by the cases that they serve.  All methods are thread-safe.
 
-    ``graph_at`` makes the graph of a case.  The first program has the sizes of the inputs at hand;
-    those of inputs of other sizes serve all.
+    ``graph_at`` makes the graph of a case.  The first program is for the input sizes of its case
+    only, further ones for all input sizes.
     """
 
     signature: Signature
@@ -163,7 +164,7 @@ class LatePrograms(Concise):
         with self._lock:
             executable = self.serving(case)
             if executable is None:
-                self._check_room()
+                self._check_room(case)
                 program = self._plan(case, graph)
                 program.executable  # noqa: B018 - made here: it may add guards
                 self._programs.append(program)
@@ -171,8 +172,12 @@ class LatePrograms(Concise):
         assert executable is not None, "a program serves the case that it was made for"
         return executable
 
-    def _check_room(self) -> None:
-        """Raise ``UnsupportedOpError`` where sizes make too many programs."""
+    def _check_room(self, case: Case) -> None:
+        """Raise ``UnsupportedOpError`` for a size that no symbol has, and where sizes make too many
+        programs."""
+        large = [name for name, shape in case.late if max(shape, default=0) > LARGEST]
+        if large:
+            raise UnsupportedOpError([f"{name!r} has more than {LARGEST} rows" for name in large])
         single = sum(program.is_of_one_size for program in self._programs)
         if len(self._programs) >= MOST_PROGRAMS or single >= MOST_OF_ONE_SIZE:
             sizes = ", ".join(dict(self._programs[-1].pinned)) or "results"
@@ -197,10 +202,10 @@ class LatePrograms(Concise):
 
 
 def _check_sizes(graph: Graph, late: Container[str]) -> None:
-    """Raise ``UnsupportedOpError`` for nodes whose sizes no node of the graph decides: it may read
-    the size of a result, and not the result itself."""
-    known = frozenset[str]().union(*(node.symbols for node in graph.inputs))
+    """Raise ``UnsupportedOpError`` for a node that reads the size of a result which is not in the
+    graph, because nothing reads the result itself."""
+    of_inputs = frozenset[str]().union(*(node.symbols for node in graph.inputs))
     for node in graph.nodes:
-        if missing := [name for name in node.symbols - known if name not in late]:
+        if missing := [name for name in node.symbols - of_inputs if name not in late]:
             why = f"it reads sizes of results that nothing else reads: {sorted(missing)}"
             raise UnsupportedOpError([f"{node.name!r} ({node.op}): {why}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import MatMul
 from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.expression import LARGEST
 from quantglow.ort.products import count_products
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import CompiledSegment
@@ -234,6 +236,12 @@ def test_sizes_that_decide_the_graph_make_few_programs(monkeypatch: pytest.Monke
         x = with_positives(count, 8, 8 + count % 3, seed=count)
         agree(compiled.run(None, {"x": x}), by_onnxruntime(model, {"x": x}))
     assert plans["plans"] <= late_programs.MOST_OF_ONE_SIZE + 1
+
+
+def test_a_size_that_no_symbol_has_is_refused() -> None:
+    case = replace(CASE, late=(("places", (2, LARGEST + 1)),))
+    with pytest.raises(qg.UnsupportedOpError, match="'places' has more than"):
+        programs_of(pairing()).executable(case)
 
 
 def test_an_observer_is_shown_all_products() -> None:
