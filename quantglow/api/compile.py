@@ -16,6 +16,7 @@ from quantglow.api.models.families import (
     Built,
     build_programs,
     open_family,
+    open_late_family,
     settle,
     with_steps,
 )
@@ -30,7 +31,6 @@ from quantglow.quantization.qdq import float_notes
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.shapes.specializations import Specialisation
 from quantglow.support import debug
 from quantglow.support.errors import FallbackError, ModelError, UnsupportedOpError
 from quantglow.support.options import (
@@ -115,6 +115,8 @@ def compile_source(
     try:
         return _compile_family(open_family(source, input_shapes), compiler, source)
     except UnsupportedOpError as error:
+        with suppress(UnsupportedOpError, ModelError, FallbackError):
+            return _compile_family(open_late_family(source, input_shapes), compiler, source)
         return _compile_parts(source, input_shapes, compiler, error)
     except FallbackError as error:
         return fallback_model(source, error, compiler.num_threads)
@@ -150,9 +152,8 @@ def _compile_family(
         graph = family.default
     whole = ModelFallback(source, compiler) if source else None
     if graph is None:
-        return compile_on_use(build_programs(Built(family), None, compiler, whole), family.notes)
-    build = compiler.compile(graph)
-    programs = build_programs(Built(family), Specialisation(graph, build), compiler, whole)
+        return compile_on_use(build_programs(Built(family), compiler, whole), family.notes)
+    programs = build_programs(Built(family), compiler, whole, graph)
     notes = (*family.notes, *float_notes(graph))
-    report = replace(build_report(build, seconds), notes=notes)
+    report = replace(build_report(programs.first.build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)

@@ -95,7 +95,7 @@ def diagnose(options: DiagnoseArguments) -> Diagnosis:
             exact.graph,
             candidate.main.graph,
             candidate.main.report,
-            calibration.checks.feeds[: options.samples],
+            calibration.checks.of_case[: options.samples],
             exact.profile,
             sensitivity=options.sensitivity,
             shown=options.worst,

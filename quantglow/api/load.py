@@ -185,8 +185,11 @@ def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     if saved.free is None:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
     programs = _reopen(saved, compiler)
-    if programs.opened.case is not None:
-        programs.prepare(programs.opened.case)
+    case, signature = programs.opened.case, programs.signature
+    if saved.free.get("late") and not signature.is_free and not programs.deciding:
+        case = Case.of(signature.default or {})
+    if case is not None:
+        programs.prepare(case)
     return programs
 
 
@@ -277,7 +280,8 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         ) from error
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
-    opened = Opened(saved.graph, case if is_model else None, general)
+    is_program = is_model and not (saved.free or {}).get("late")  # else it is for one sample
+    opened = Opened(saved.graph, case if is_program else None, general)
     return FreeShapes(
         signature,
         source.graph_at,

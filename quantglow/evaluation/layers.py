@@ -7,7 +7,7 @@ against the float model, on samples of the calibration data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,8 +16,21 @@ import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy, RightAnswers
 from quantglow.evaluation.metrics import CodeCounter, ErrorSums
-from quantglow.evaluation.outputs import Feeds, Reference, Runner, output_accuracy, with_logits
-from quantglow.interpreter import Listener, compute_value, interpret
+from quantglow.evaluation.outputs import (
+    Feeds,
+    Reference,
+    Runner,
+    output_accuracy,
+    shape_notes,
+    with_logits,
+)
+from quantglow.interpreter import (
+    Listener,
+    RecordedFeeds,
+    compute_value,
+    interpret,
+    results_in,
+)
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
@@ -71,11 +84,13 @@ def verify(
     decisions: QuantizationReport,
     run: Runner,
     samples: Sequence[Mapping[str, Array]],
+    of_case: Sequence[Mapping[str, Array]],
     profile: Profile,
     right: Counter = no_labels,
 ) -> Verification:
-    """Check of the outputs of ``run`` against the ``reference``, of the layers of ``graph`` against
-    ``float_graph`` by the interpreter, and of ranges against their ``profile``.
+    """Check of the outputs of ``run`` against the ``reference`` on ``samples``, of the layers of
+    ``graph`` against ``float_graph`` by the interpreter on those ``of_case`` of the graphs, and of
+    ranges against their ``profile``.
 
     A check that fails becomes a note: the model does not depend on it.
     """
@@ -87,11 +102,13 @@ def verify(
         results = list(map(run, samples))
         outputs = output_accuracy(graph, results, expected.outputs)
         shares = right(expected.outputs, results)
-        return Verification(outputs, (), expected.name, len(samples), expected.notes, shares)
+        names = [name for name, _ in graph.outputs]
+        notes = (*expected.notes, *shape_notes(names, results, expected.outputs))
+        return Verification(outputs, (), expected.name, len(samples), notes, shares)
 
     def by_layer() -> Verification:
         affordable = LAYER_ELEMENTS // int(sum(node.type.size for node in float_graph.nodes))
-        few = samples[: min(max(1, affordable), MAX_SAMPLES)]
+        few = of_case[: min(max(1, affordable), MAX_SAMPLES)]
         accuracies = layer_accuracy(
             float_graph, graph, decisions, until_interrupted(few), profile.histograms
         )
@@ -167,9 +184,9 @@ def layer_accuracy(
     )
 
 
-def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
-    """Every value of a run."""
-    values: dict[str, Array] = {}
+def values_by_name(graph: Graph, feeds: Feeds) -> RecordedFeeds:
+    """Every value of a run, with the results that the feeds bring."""
+    values = RecordedFeeds({}, results_in(feeds))
     with np.errstate(all="ignore"):
         interpret(graph, feeds, [lambda node, value: values.__setitem__(node.name, value)])
     return values
@@ -303,12 +320,12 @@ def _of_sample(
 ) -> Iterable[tuple[str, list[ErrorSums]]]:
     exact: dict[Node, Array] = {}
     interpret(float_graph, feeds, [exact.__setitem__])
-    by_name = {node.name: value for node, value in exact.items()}
+    by_name = RecordedFeeds({node.name: value for node, value in exact.items()}, results_in(feeds))
     outputs = logit_outputs(float_graph)
     for node, value in _local_values(int8_graph, by_name):
         if node.name in layers:
             layer = float_graph.by_name(node.name)
-            ends = consequences(float_graph, exact, layer, value, outputs)
+            ends = consequences(float_graph, exact, layer, value, outputs, results_in(feeds))
             yield node.name, [ErrorSums.of(exact[o], v) for o, v in zip(outputs, ends, strict=True)]
 
 
@@ -318,15 +335,16 @@ def consequences(
     changed: Node,
     value: Array,
     ends: Sequence[Node],
+    recorded: Container[str] = (),
 ) -> list[Array]:
     """The values of ``ends`` in a run where ``changed`` has ``value``; ``exact`` are the values of
-    the unchanged run.
+    the unchanged run.  Results that are ``recorded``, by name, do not change.
     """
 
     def evaluate(node: Node, operands: Sequence[Array | None]) -> Array | None:
         if node is changed:
             return value
-        if all(operand is None for operand in operands):
+        if node.name in recorded or all(operand is None for operand in operands):
             return None
         pairs = zip(operands, node.operands, strict=True)
         return node.evaluate(*(exact[o] if changed is None else changed for changed, o in pairs))

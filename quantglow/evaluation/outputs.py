@@ -17,6 +17,7 @@ from quantglow.ir.graph.signature import declared_only
 from quantglow.ort.float_results import Outputs, running
 from quantglow.quantization.plan.network_ends import behind_views
 from quantglow.quantization.search.fake_quantization import logit_outputs
+from quantglow.quantization.shape_variants import graph_for
 from quantglow.support.arrays import Array
 
 Feeds = Mapping[str, Array]
@@ -50,7 +51,7 @@ def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> It
     """
 
     def interpreted(*notes: str) -> Expected:
-        outputs = [interpret(float_graph, feeds) for feeds in samples]
+        outputs = [interpret(graph_for(feeds, float_graph), feeds) for feeds in samples]
         return Expected(outputs, INTERPRETER, notes)
 
     if isinstance(model, Graph) or not samples:
@@ -84,14 +85,34 @@ def fail(cause: str) -> str:
 def output_accuracy(
     graph: Graph, results: Outputs, expected: Outputs
 ) -> tuple[OutputAccuracy, ...]:
-    """Each output ``results`` of ``graph`` against ``expected``, over all samples."""
-    pairs = list(zip(expected, results, strict=True))
+    """Each output ``results`` of ``graph`` against ``expected``, over all samples; those of other
+    shapes, as nodes that decide sizes may give, do not count."""
     entries = []
     for position, (name, node) in enumerate(graph.outputs):
-        references = [reference[position] for reference, _ in pairs]
-        values = [np.reshape(values[position], node.type.shape) for _, values in pairs]
-        entries.append(compare_output(name, references, values, class_like(node.type)))
+        pairs = pairs_of_one_size(results, expected, position)
+        references, values = [reference for reference, _ in pairs], [value for _, value in pairs]
+        if pairs or not results:
+            entries.append(compare_output(name, references, values, class_like(node.type)))
     return tuple(entries)
+
+
+def pairs_of_one_size(
+    results: Outputs, expected: Outputs, position: int
+) -> list[tuple[Array, Array]]:
+    """The expected and the actual array of an output for each sample where they have one size."""
+    pairs = ((e[position], r[position]) for e, r in zip(expected, results, strict=True))
+    return [(a, b.reshape(a.shape)) for a, b in pairs if a.size == b.size]
+
+
+def shape_notes(names: Sequence[str], results: Outputs, expected: Outputs) -> tuple[str, ...]:
+    """Notes on outputs that have other shapes than in float."""
+    counts = ((name, len(pairs_of_one_size(results, expected, i))) for i, name in enumerate(names))
+    return tuple(
+        f"output {name!r} has another shape than in float on {len(results) - count} of "
+        f"{len(results)} samples, which do not count"
+        for name, count in counts
+        if count < len(results)
+    )
 
 
 def compare_output(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.interpreter import interpret
+from quantglow.interpreter import RecordedFeeds, interpret, results_in
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -116,11 +116,7 @@ def unlike_training(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> lis
     if first is None or not samples:
         return []
     up_to = Graph(graph.inputs, (("value", first.operands[0]),), graph.source_hash)
-    names = [node.name for node in up_to.inputs]
-    runs = (
-        interpret(up_to, {name: feeds[name] for name in names})[0]
-        for feeds in samples[:NORMALIZED_SAMPLES]
-    )
+    runs = (interpret(up_to, _feeds_of(up_to, feeds))[0] for feeds in samples[:NORMALIZED_SAMPLES])
     rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in runs], dtype=np.float64)
     mean, var = (getattr(first, name).value.reshape(-1) for name in ("mean", "var"))
     deviation = np.sqrt(var.astype(np.float64) + first.attributes()["epsilon"])
@@ -243,11 +239,7 @@ def _statistics(
     """Statistics of the layers' sums on some samples, times a factor."""
     bare = [_bare(layer) for layer in layers]
     up_to = Graph(graph.inputs, tuple((node.name, node) for node in bare), graph.source_hash)
-    names = [node.name for node in up_to.inputs]
-    runs = [
-        interpret(up_to, {name: _times(feeds[name], factor) for name in names})
-        for feeds in samples[:SAMPLES]
-    ]
+    runs = [interpret(up_to, _feeds_of(up_to, feeds, factor)) for feeds in samples[:SAMPLES]]
     return [
         _layer_statistics(layer, [result.reshape(-1, result.shape[-1]) for result in results])
         for layer, results in zip(layers, zip(*runs, strict=True), strict=True)
@@ -260,6 +252,12 @@ def _bare(layer: Conv | ConvTranspose | Gemm) -> Node:
     if isinstance(layer, Conv):
         changes["residual"] = None
     return replace(layer, name=f"{layer.name}:sum", **changes)
+
+
+def _feeds_of(graph: Graph, feeds: Mapping[str, Array], factor: float = 1.0) -> RecordedFeeds:
+    """What the inputs of a graph are fed, times a factor; results that decide sizes stay."""
+    arrays = {node.name: _times(feeds[node.name], factor) for node in graph.inputs}
+    return RecordedFeeds(arrays, results_in(feeds))
 
 
 def _times(array: Array, factor: float) -> Array:

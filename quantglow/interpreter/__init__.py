@@ -9,6 +9,7 @@ several samples at once; ``program`` runs a planned program in one arena.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from quantglow.interpreter.executor import Execution, Watched
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import Signature
+from quantglow.ir.ops.external import External
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
@@ -24,6 +26,31 @@ from quantglow.support.errors import InputError
 
 Listener = Callable[[Node, Array], None]
 """Called with every node and its value, in the order of execution."""
+
+
+NOTHING: Mapping[str, Array] = MappingProxyType({})
+
+
+class RecordedFeeds(dict[str, Array]):
+    """Feeds, and the ``results`` of nodes that decide sizes, by name.
+
+    A run takes these in place of its own: its values have the sizes for which the graph was made,
+    also where others choose, as rounded numbers may.
+    """
+
+    def __init__(self, feeds: Mapping[str, Any], results: Mapping[str, Array] = NOTHING) -> None:
+        super().__init__(feeds)
+        self.results = results
+
+
+def results_in(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The results that feeds bring, by name of the node."""
+    return feeds.results if isinstance(feeds, RecordedFeeds) else NOTHING
+
+
+def recorded_result(node: Node, feeds: Mapping[str, Array]) -> Array | None:
+    """The result of a node that feeds bring; None for other nodes and feeds."""
+    return results_in(feeds).get(node.name) if isinstance(node, External) else None
 
 
 def interpret(
@@ -53,10 +80,14 @@ def interpret(
 
 
 def compute_value(node: Node, operands: Sequence[Array], feeds: Mapping[str, Array]) -> Array:
-    """The value of one node from those of its operands; ``feeds`` has those of inputs."""
+    """The value of one node from those of its operands; ``feeds`` has those of inputs, and may
+    have recorded ones."""
     if isinstance(node, Input):
         return np.asarray(feeds[node.name])
-    return node.value if isinstance(node, Constant) else node.evaluate(*operands)
+    if isinstance(node, Constant):
+        return node.value
+    recorded = recorded_result(node, feeds)
+    return node.evaluate(*operands) if recorded is None else recorded
 
 
 def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:

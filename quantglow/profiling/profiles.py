@@ -15,7 +15,7 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
+from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.support.arguments import brief, file_path, instance, is_series
 from quantglow.support.arrays import Array
@@ -59,13 +60,19 @@ class Profile(Concise, HasDrawing):
     def main_cases(self) -> list[Case]:
         """Shapes that most elements of the data have, for each combination of deciding values.
 
-        The combination with most elements comes first.
+        The combination with most elements comes first.  A graph of a late size of 0 or 1 lacks
+        operators, so it is the main one only where there are no others.
         """
 
         def elements(case: Case) -> int:
-            return self.cases[case] * sum(math.prod(shape) for _, shape in case.shapes)
+            shapes = (*case.shapes, *case.late)
+            return self.cases[case] * sum(math.prod(shape) for _, shape in shapes)
 
-        order = sorted(self.cases, key=lambda case: (elements(case), case), reverse=True)
+        def rank(case: Case) -> tuple[int, int, Case]:
+            small = sum(size < SMALLEST for _, shape in case.late for size in shape)
+            return -small, elements(case), case
+
+        order = sorted(self.cases, key=rank, reverse=True)
         first: dict[object, Case] = {}
         for case in order:
             first.setdefault(case.values, case)
@@ -229,16 +236,16 @@ def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
 
 
 def _run_facts(case: Case, count: int) -> dict[str, Any]:
-    values = {"values": dict(case.values)} if case.values else {}
-    return {"inputs": dict(case.shapes), "count": count, **values}
+    more = {"values": dict(case.values or ()), "late": dict(case.late)}
+    return {"inputs": dict(case.shapes), "count": count, **{k: v for k, v in more.items() if v}}
 
 
 def _run(entry: Mapping[str, Any]) -> Run:
-    shapes, values = (
+    shapes, values, late = (
         {str(name): tuple(map(int, entries)) for name, entries in entry.get(key, {}).items()}
-        for key in ("inputs", "values")
+        for key in ("inputs", "values", "late")
     )
-    return Case.of(shapes, values), int(entry["count"])
+    return replace(Case.of(shapes, values), late=tuple(sorted(late.items()))), int(entry["count"])
 
 
 def _describe(histogram: Histogram) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def profile(
             for histograms in each(partial(_record, run), groups):
                 _merge(recorded, histograms)
             for feeds in chain.from_iterable(group for group, _ in groups):
-                cases[Case.fitting(feeds, family.deciding)] += 1
+                cases[family.case_of(feeds)] += 1
             if is_interrupted():
                 note_early_end(cases.total())
                 break

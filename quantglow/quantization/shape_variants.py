@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.interpreter import RecordedFeeds, results_in
 from quantglow.interpreter.stacks import Evaluator
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
@@ -26,15 +27,15 @@ TOLERANCE = 1e-6
 factors in another order."""
 
 
-class ShapeVariant(Feeds):
+class ShapeVariant(RecordedFeeds):
     """Feeds at other shapes, and the ``graph`` for these."""
 
     def __init__(self, feeds: Mapping[str, Array], graph: Graph) -> None:
-        super().__init__(feeds)
+        super().__init__(feeds, results_in(feeds))
         self.graph = graph
 
 
-def graph_for(feeds: Feeds, graph: Graph) -> Graph:
+def graph_for(feeds: Mapping[str, Array], graph: Graph) -> Graph:
     """The graph that takes the feeds: their own if they are a ``ShapeVariant``, else ``graph``."""
     return feeds.graph if isinstance(feeds, ShapeVariant) else graph
 

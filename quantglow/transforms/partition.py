@@ -24,7 +24,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.work import count_macs
-from quantglow.ir.symbolic.size import Dim, decide, likely, symbol_name
+from quantglow.ir.symbolic.size import Dim, FixedShape, decide, likely, symbol_name
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
@@ -156,7 +156,7 @@ class LateSize:
     """A free size that is known when a node has run: the size of its result along ``axis``."""
 
     symbol: str
-    node: Node
+    node: External
     axis: int
 
 
@@ -171,6 +171,14 @@ def late_sizes(graph: Graph) -> dict[str, LateSize]:
                 if name is not None and name not in of_inputs:
                     late.setdefault(name, LateSize(name, node, axis))
     return late
+
+
+def are_sizes_alike(pinned: FixedShape, shape: FixedShape) -> bool:
+    """Whether a shape is one for which a program was made for another one: empty shapes are
+    constants of it, and sizes of 1 are no symbols."""
+    if 0 in pinned:
+        return pinned == shape
+    return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
 
 
 @dataclass

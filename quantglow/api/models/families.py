@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow import steps
+from quantglow.api.models.late_families import LateFamily
 from quantglow.api.options import InputShapes
 from quantglow.importer import onnx as importer
 from quantglow.importer.onnx import Source
-from quantglow.ir.graph.family import Case, Family, FreeCase, values_from_json
+from quantglow.ir.graph.family import Case, Family, FreeCase, ResultShapes, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.graph.text import print_graph, text_constants
@@ -34,7 +35,7 @@ from quantglow.quantization.qdq.stored_weights import (
 )
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.saving import Freedom, SavedModel
-from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, NOTHING_OPENED, FreeShapes, Opened
 from quantglow.runtime.shapes.specializations import (
     Fallback,
     ModelPrograms,
@@ -51,6 +52,9 @@ InputValues = Mapping[str, int | Sequence[int]]
 
 LOOPS = "loops"
 """Entry of files whose recurrences are loops; older ones have decisions for each step."""
+
+LATE = "late"
+"""Entry of files of models in which nodes decide sizes."""
 
 CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
 
@@ -94,28 +98,42 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     return _family(model, input_shapes, _ready)
 
 
-def open_late_family(source: Source) -> Family:
-    """The float graphs of a model to its end, also behind nodes that decide sizes."""
-
-    def make(case: FreeCase) -> Graph:
-        return _ready(source.to_the_end(case))
-
-    return Family(source.signature, source.source_hash, make, source, notes=source.conversions)
+def open_late_family(source: Source, input_shapes: InputShapes | None = None) -> LateFamily:
+    """The graphs to compile of a model to its end, also behind nodes that decide sizes."""
+    return _late_family(source, input_shapes, _ready)
 
 
-def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
-    """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
+def open_float_family(
+    model: Any, input_shapes: InputShapes | None = None, *, is_late: bool = False
+) -> Family:
+    """The optimized float graphs of a path, bytes or ModelProto, or of a graph; ``is_late``: those
+    of the model to its end, also behind nodes that decide sizes.
 
     Raises ``OptionError`` for what is quantized already.
     """
     if isinstance(model, Graph):
         return Family.of(float_graph(model))
-    return _float_family(open_source(model), input_shapes)
+    return _float_family(open_source(model), input_shapes, is_late)
 
 
-def _float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
+def _float_family(
+    source: Source, input_shapes: InputShapes | None = None, is_late: bool = False
+) -> Family:
     """The optimized float graphs of a model."""
+    if is_late:
+        return _late_family(source, input_shapes, float_graph)
     return _family(source, input_shapes, float_graph)
+
+
+def _late_family(
+    source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
+) -> LateFamily:
+    def make(case: FreeCase) -> Graph:
+        return finish(source.to_the_end(case))
+
+    is_fixed = input_shapes or not source.signature.is_free
+    signature = source.fixed_signature(input_shapes) if is_fixed else source.signature
+    return LateFamily(signature, source.source_hash, make, source, notes=source.conversions)
 
 
 def _family(
@@ -138,6 +156,11 @@ def _ready(graph: Graph) -> Graph:
     return fuse_quantized(graph) if is_quantized(graph) else optimize(graph)
 
 
+def _open_again(source: Source, is_late: bool) -> Family:
+    """The graphs to compile of the model in a file."""
+    return open_late_family(source) if is_late else open_family(source)
+
+
 def float_graph(graph: Graph) -> Graph:
     """The optimized graph; weights that the model has as integers are stored.  Raises
     ``OptionError`` for one whose activations are quantized."""
@@ -157,10 +180,12 @@ def is_quantized(graph: Graph) -> bool:
 
 @dataclass(frozen=True)
 class Decided:
-    """Decisions of the quantizer, and the int8 graph that has the weights of them."""
+    """Decisions of the quantizer, and the int8 graph that has the weights of them; ``late``: the
+    shapes of results for which that was made."""
 
     decisions: Decisions
     graph: Graph
+    late: ResultShapes = ()
 
 
 DecidedByValues = Mapping[CaseValues, Decided]
@@ -180,7 +205,7 @@ class FamilyOrigin:
         free = saved.free or {}
         source = restore_source(saved)
         if free.get("decisions") is None:
-            return FamilyOrigin(open_family(source))
+            return FamilyOrigin(_open_again(source, bool(free.get(LATE))))
         try:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
@@ -190,7 +215,7 @@ class FamilyOrigin:
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return FamilyOrigin(_float_family(source), decided)
+        return FamilyOrigin(_float_family(source, is_late=bool(free.get(LATE))), decided)
 
     def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
@@ -215,13 +240,24 @@ class Built:
     @cached_property
     def origin(self) -> FamilyOrigin:
         """The family itself; of an int8 model, that of its file."""
-        return (
-            FamilyOrigin(_float_family(self.source), self.decided) if self.decided else self._exact
-        )
+        if not self.decided:
+            return FamilyOrigin(self.family)
+        return FamilyOrigin(self._float_family_of(self.source), self.decided)
 
     @property
-    def _exact(self) -> FamilyOrigin:
-        return FamilyOrigin(self.family, self.decided)
+    def opened(self) -> Opened:
+        """The graph of its file where that is no program: one of late sizes is for one sample."""
+        if self.decided and self.is_late:
+            return Opened(next(iter(self.decided.values())).graph)
+        return NOTHING_OPENED
+
+    @property
+    def is_late(self) -> bool:
+        """Whether nodes decide sizes."""
+        return isinstance(self.family, LateFamily)
+
+    def _float_family_of(self, source: Source) -> Family:
+        return _float_family(source, is_late=self.is_late)
 
     @cached_property
     def source(self) -> Source:
@@ -250,7 +286,7 @@ class Built:
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
-        free |= {"values": case.value_map, LOOPS: True}
+        free |= {"values": case.value_map, LOOPS: True, LATE: self.is_late}
         if not self.decided:
             source, places = importer.store(self._opened, _constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
@@ -267,28 +303,36 @@ class Built:
 
     def is_same(self, source: Source) -> bool:
         """Whether another model gives the main one of the int8 graphs that were decided on."""
-        other = FamilyOrigin(_float_family(source), self.decided)
+        family = self._float_family_of(source)
         (values, main), *_ = (self.decided or {}).items()
         try:
-            return _is_alike(other.graph_at(_graph_case(main.graph, values)), main.graph)
+            graph = family.graph_at(replace(_graph_case(main.graph, values), late=main.late))
+            return _is_alike(main.decisions.apply(graph), main.graph)
         except QuantglowError:
             return False
 
 
 def build_programs(
     built: Built,
-    first: Specialisation | None,
     compiler: Compiler,
     fallback: Fallback | None = None,
+    graph: Graph | None = None,
+    case: Case | None = None,
 ) -> ModelPrograms:
-    """The programs of a model: ``first``, and programs for other shapes where the family has them.
+    """The programs of a model: that of ``graph``, compiled now, and programs for other shapes where
+    the family has them.
 
-    ``fallback`` runs what cannot be compiled.
+    ``case``: that of the graph, by default that of its inputs.  ``fallback`` runs what cannot be
+    compiled.  Raises the errors of the compiler.
     """
-    if built.family.is_single and first is not None:
-        return OneShape(first, compiler)
+    if graph is not None and not built.is_late:
+        first = Specialisation(graph, compiler.compile(graph), case)
+        if built.family.is_single:
+            return OneShape(first, compiler)
     programs = free_programs(built, compiler, fallback)
-    if first is not None:
+    if graph is not None and built.is_late:
+        programs.prepare(replace(case or _graph_case(graph, ()), late=()))
+    elif graph is not None:
         programs.add(first)
     return programs
 
@@ -310,6 +354,7 @@ def free_programs(
         fallback,
         built.freedom,
         family.deciding,
+        built.opened,
         most_values=most_values,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,7 @@ from quantglow.runtime.hybrid.trips import TripSession
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
+from quantglow.runtime.shapes.late_programs import MOST_REFUSALS, NO_PROGRAM, OrParts
 from quantglow.runtime.shapes.specializations import (
     Served,
     ServedShapes,
@@ -39,21 +40,15 @@ from quantglow.runtime.shapes.specializations import (
     served_by_onnxruntime,
     with_elsewhere,
 )
-from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
-    BackendError,
-    CompileBudgetError,
     FallbackError,
     InputError,
     ModelError,
-    OutOfMemoryError,
     QuantglowError,
-    TypeRuleError,
     UnsupportedOpError,
 )
-from quantglow.support.observing import observer, observing
 from quantglow.transforms.partition import Executable
 
 Kind = tuple[object, ...]
@@ -122,49 +117,6 @@ class WholeExecutable:
                 "feed arrays that fit; free dimensions are at least 1 in what is "
                 "compiled."
             ) from error
-
-
-NO_PROGRAM = "the sizes that its results have here are served by no program"
-
-MOST_REFUSALS = 4
-"""Maximum number of runs that programs of one kind of cases begin in vain."""
-
-
-@dataclass(eq=False)
-class OrParts:
-    """A program of a graph to the end of the model; ``make_parts`` makes the model in parts, which
-    runs feeds that lead to sizes for which there is no program.
-
-    ``refusals``: the number of such feeds so far, by kinds of cases.  After some of one ``kind``
-    the program is not tried any more.
-    """
-
-    program: Executable
-    make_parts: Callable[[], Executable]
-    kind: Kind
-    refusals: Counter[Kind]
-
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """All outputs, in order."""
-        if self.refusals[self.kind] < MOST_REFUSALS:
-            try:
-                return self._run_program(feeds)
-            except (CompileBudgetError, OutOfMemoryError):
-                raise
-            except (BackendError, ModelError, TypeRuleError) as error:
-                self.refusals[self.kind] += 1
-                debug.log(1, f"the model runs in parts: {error}")
-        return self._parts.run(feeds)
-
-    def _run_program(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """All outputs by the program; an observer sees only runs that come to their end."""
-        with observing(None):
-            results = self.program.run(feeds)
-        return results if observer() is None else self.program.run(feeds)
-
-    @cached_property
-    def _parts(self) -> Executable:
-        return self.make_parts()
 
 
 WHILE_COMPILING = "it answers while the program is compiled"
@@ -256,7 +208,7 @@ class ModelFallback:
     _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
     _cuts: dict[Kind, HeadAndTail] = field(default_factory=dict)
     _complete: set[Kind] = field(default_factory=set)
-    _refusals: Counter[Kind] = field(default_factory=Counter)
+    _refusals: Counter[Hashable] = field(default_factory=Counter)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons.

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from quantglow import interpreter
 from quantglow.api.pipeline.calibration import Calibrated
-from quantglow.api.pipeline.compilation import build_model, compile_float, compile_quantized
+from quantglow.api.pipeline.compilation import compile_cases, compile_float, compile_quantized
 from quantglow.api.pipeline.quantization import Prepared, QuantizedCases, quantize_cases
 from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
@@ -28,6 +30,7 @@ from quantglow.quantization.accuracy_control import (
     int16_steps,
     rank_steps,
 )
+from quantglow.quantization.shape_variants import graph_for
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.programs.build import Compiler
@@ -124,10 +127,10 @@ class AccuracyControl:
         """A model after these steps, not checked."""
         candidate = self.quantized(steps, search.deadline)
         self.keep(steps, candidate, search.best_trial)
-        build = self.compiler.compile(candidate.main.graph)
-        report = replace(build_report(build, {}), notes=candidate.notes)
+        programs = compile_cases(candidate, self.compiler)
+        report = replace(build_report(programs.first.build, {}), notes=candidate.notes)
         report = _with_steps(report, steps, describe_steps(steps))
-        return self.whole(build_model(candidate, build, self.compiler, report))
+        return self.whole(CompiledModel(programs, lambda: report, self.calibrated.profile))
 
     def keep(
         self,
@@ -148,7 +151,7 @@ class AccuracyControl:
 
         Steps that the deadline leaves no time for come last, or are not offered as int16.
         """
-        samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.main.plan
+        samples, plan = self.calibrated.checks.of_case[:RANKING_SAMPLES], plain.main.plan
         wide = int16_steps(plan, samples, deadline.halfway)
         if deadline.is_over:
             return rank_steps(plan, wide, float_steps(plan, {}))
@@ -165,10 +168,9 @@ class AccuracyControl:
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
         totals = [ErrorSums()] * len(self.calibrated.float_graph.outputs)
         for feeds, expected in zip(self.samples, self.expected, strict=True):
-            pairs = zip(
-                totals, expected, compiled.specialisations.at(feeds).run(feeds), strict=True
-            )
-            totals = [t + ErrorSums.of(w, g) for t, w, g in pairs]
+            results = compiled.specialisations.at(feeds).run(feeds)
+            pairs = zip(totals, expected, results, strict=True)
+            totals = [t + _output_error(w, g) for t, w, g in pairs]
         ends = self.calibrated.float_graph.outputs
         numbers = [t for t, (_, o) in zip(totals, ends, strict=True) if o.type.dtype.is_float]
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in numbers or totals))
@@ -182,12 +184,21 @@ class AccuracyControl:
     @cached_property
     def expected(self) -> list[list[Array]]:
         """The float outputs on each of the samples."""
-        return [interpreter.interpret(self.calibrated.float_graph, feeds) for feeds in self.samples]
+        graph = self.calibrated.float_graph
+        return [interpreter.interpret(graph_for(feeds, graph), feeds) for feeds in self.samples]
 
     @property
     def samples(self) -> Sequence[Feeds]:
         """Samples on which the error of the outputs is measured."""
         return self.calibrated.checks.feeds[:MAX_SAMPLES]
+
+
+def _output_error(expected: Array, result: Array) -> ErrorSums:
+    """The error of an output; nothing is right in one of another size, as operators that choose
+    among rounded numbers may give."""
+    if expected.size != result.size:
+        result = np.zeros_like(expected)
+    return ErrorSums.of(expected, result)
 
 
 def note(search: AccuracySearch[Any, PrecisionStep], trial: Trial[PrecisionStep]) -> str:

@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from quantglow import profiling
+from quantglow.api.models.late_families import bind_results
 from quantglow.api.pipeline.request import Imported, QuantizationRequest, computing
-from quantglow.api.pipeline.samples import Samples, profile_in
+from quantglow.api.pipeline.samples import Samples, check_sample, profile_in
 from quantglow.evaluation.accuracy import SAME, UNSEEN, VALIDATION, RightAnswers
 from quantglow.evaluation.layers import affordable
 from quantglow.evaluation.sample_checks import out_of_scale, unlike_training
-from quantglow.importer.onnx import open_model
+from quantglow.importer.onnx import Source, open_model
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
@@ -26,6 +27,7 @@ from quantglow.ir.symbolic.size import FixedShape
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds, data_name, is_one, read_feeds, samples_in
 from quantglow.profiling.samples.files import as_array, one_line, without_labels
+from quantglow.quantization.shape_variants import ShapeVariant
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.errors import CalibrationError, OptionError
@@ -37,15 +39,24 @@ from quantglow.support.progress import is_shown
 class CheckSamples:
     """Samples on which the result is compared with the float model.
 
+    feeds       those whose outputs are compared; of other late sizes than the case with the graph
+                for these (``ShapeVariant``)
+    first       samples of the case, for what is measured layer by layer where ``feeds`` has none
     origin      where they are from: ``evaluation.accuracy.SAME``, ``UNSEEN`` or ``VALIDATION``
     validation  the user's own, with their labels
     notes       remarks for the report
     """
 
     feeds: Sequence[Feeds] = ()
+    first: Sequence[Feeds] = ()
     origin: str = SAME
     validation: Validation | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def of_case(self) -> Sequence[Feeds]:
+        """Samples of the case itself, for what is measured layer by layer."""
+        return [f for f in self.feeds if not isinstance(f, ShapeVariant)] or self.first
 
 
 @dataclass(frozen=True)
@@ -111,13 +122,16 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
             run=samples.run,
         )
     case = _main_case(family, profile)
-    graph = family.at(case.shape_map, case.value_map)
+    graph = family.graph_at(case)
     checks, reader, deciding, warnings = CheckSamples(), None, None, tuple[str, ...]()
     if recorded is None:
         reader = samples
         same, deciding = samples.deciding(case, graph)
         unseen = samples.unseen(case)
-        checks = CheckSamples(affordable(unseen, graph), UNSEEN) if unseen else CheckSamples(same)
+        if unseen:
+            checks = CheckSamples(affordable(unseen, graph), same, UNSEEN)
+        else:
+            checks = CheckSamples(samples.checking(case) if case.late else same, same)
         if request.verify:
             warnings = _data_warnings(imported.model, samples, case, graph, request.progress)
     if validation is not None:
@@ -138,8 +152,8 @@ def _validating(
             f"other shapes than the program that is checked ({case})",
         )
     if not fitting.samples:
-        return CheckSamples(checks.feeds, checks.origin, fitting, notes)
-    return CheckSamples(fitting.samples, VALIDATION, fitting, notes)
+        return replace(checks, validation=fitting, notes=notes)
+    return CheckSamples(fitting.samples, checks.first, VALIDATION, fitting, notes)
 
 
 def _data_warnings(
@@ -152,12 +166,17 @@ def _data_warnings(
     warnings, fitting = samples.checks.warnings(), samples.fitting(case)[1]
     unlike: list[str] = []
     if not isinstance(model, Graph):
-        unlike = unlike_training(open_model(model).at(case), fitting)
+        unlike = unlike_training(_as_imported(open_model(model), case), fitting)
     warnings += unlike or out_of_scale(graph, fitting)
     if is_shown(progress):
         for warning in warnings:
             say(f"warning: {warning}")
     return tuple(warnings)
+
+
+def _as_imported(source: Source, case: Case) -> Graph:
+    """The graph of a case before it is optimized."""
+    return bind_results(source.to_the_end(case), dict(case.late)) if case.late else source.at(case)
 
 
 def _main_case(family: Family, profile: Profile) -> Case:
@@ -225,13 +244,10 @@ class Validation:
 
     def at(self, case: Case, family: Family) -> Validation:
         """The samples of a case."""
-        places = [
-            index
-            for index, feeds in enumerate(self.samples)
-            if Case.fitting(feeds, family.deciding) == case
-        ]
-        labels = None if self.labels is None else [self.labels[index] for index in places]
-        return Validation([self.samples[index] for index in places], labels)
+        checked = ((i, check_sample(feeds, case, family)) for i, feeds in enumerate(self.samples))
+        fitting = {index: feeds for index, feeds in checked if feeds is not None}
+        labels = None if self.labels is None else [self.labels[index] for index in fitting]
+        return Validation(list(fitting.values()), labels)
 
     def check(self, graph: Graph) -> None:
         """Raise ``CalibrationError`` for labels that are of no output of the graph, or of no class

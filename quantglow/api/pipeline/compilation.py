@@ -27,7 +27,7 @@ from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.programs.build import Build, Compiler
-from quantglow.runtime.shapes.specializations import FallbackOnUse, Specialisation
+from quantglow.runtime.shapes.specializations import FallbackOnUse, ModelPrograms
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.processes import interrupts
@@ -46,10 +46,11 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
     verify = quantized.prepared.request.verify
     checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
     with reference(calibrated.imported.model, candidate.candidate.graph, checked) as expected:
-        build = compiler.compile(candidate.graph)
+        programs = compile_cases(quantized, compiler)
+        build = programs.first.build
         seconds = {**calibrated.seconds, **build.seconds}
         with debug.time_stage("verify", seconds):
-            result = _verification(quantized, build, expected, checked)
+            result = _verification(quantized, programs, expected, checked)
     profile = calibrated.profile
     report = replace(
         _report_checks(build, seconds, result),
@@ -61,7 +62,7 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
         weights=WeightSizes.of(calibrated.float_graph, candidate.graph),
         source=page_source(quantized),
     )
-    return build_model(quantized, build, compiler, report)
+    return CompiledModel(programs, lambda: report, profile)
 
 
 def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:
@@ -73,22 +74,21 @@ def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = Non
     )
 
 
-def build_model(
-    quantized: QuantizedCases, build: Build, compiler: Compiler, report: Report
-) -> CompiledModel:
-    """The compiled model of a build of the quantized graph."""
+def compile_cases(quantized: QuantizedCases, compiler: Compiler) -> ModelPrograms:
+    """The programs of a quantized model, the first of which is compiled."""
     calibrated = quantized.calibrated
-    first = Specialisation(quantized.main.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions)
     source = calibrated.family.source
     exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
     whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
-    programs = build_programs(built, first, compiler, whole)
-    return CompiledModel(programs, lambda: report, calibrated.profile)
+    return build_programs(built, compiler, whole, quantized.main.graph, calibrated.case)
 
 
 def _verification(
-    quantized: QuantizedCases, build: Build, expected: Reference, checked: Sequence[Feeds]
+    quantized: QuantizedCases,
+    programs: ModelPrograms,
+    expected: Reference,
+    checked: Sequence[Feeds],
 ) -> Verification:
     main, calibrated = quantized.main, quantized.calibrated
     precisions, candidate = main.report, main.candidate
@@ -99,20 +99,20 @@ def _verification(
     ends = main.graph.signature.outputs
 
     def run(feeds: Mapping[str, Array]) -> list[Array]:
-        return leaving(ends, build.executable.run(feeds))
+        return leaving(ends, programs.at(feeds).build.executable.run(feeds))
 
     graphs = (candidate.graph, main.graph, precisions)
     validation = calibrated.checks.validation
     right = validation.right if validation else no_labels
-    result = verification.verify(expected, *graphs, run, checked, candidate.profile, right)
+    samples = checked, calibrated.checks.of_case
+    result = verification.verify(expected, *graphs, run, *samples, candidate.profile, right)
     return replace(result, notes=(*result.notes, *notes))
 
 
 def compile_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
     """A float model, compiled for the shapes of ``graph`` at once."""
-    build = compiler.compile(graph)
-    programs = build_programs(Built(family), Specialisation(graph, build), compiler)
-    return CompiledModel(programs, lambda: build_report(build, {}))
+    programs = build_programs(Built(family), compiler, graph=graph)
+    return CompiledModel(programs, lambda: build_report(programs.first.build, {}))
 
 
 def _report_checks(

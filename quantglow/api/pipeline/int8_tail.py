@@ -27,7 +27,12 @@ from quantglow.api.pipeline.request import Cut, QuantizationRequest
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, OutputAccuracy, RightAnswers
 from quantglow.evaluation.layers import Verification, attempt, until_interrupted
 from quantglow.evaluation.metrics import class_like
-from quantglow.evaluation.outputs import ONNXRUNTIME, compare_output
+from quantglow.evaluation.outputs import (
+    ONNXRUNTIME,
+    compare_output,
+    pairs_of_one_size,
+    shape_notes,
+)
 from quantglow.evaluation.report import Report
 from quantglow.importer.onnx import Behind, Split, open_model
 from quantglow.ir.graph.signature import Signature, declared_only
@@ -269,11 +274,9 @@ def _compare(
         expected, notes = answer()
     outputs = list[OutputAccuracy]()
     for position, name in enumerate(names):
-        pairs = [(w[position], f[position]) for w, f in zip(expected, results, strict=True)]
-        fitting = [(w, f) for w, f in pairs if w.shape == f.shape]
+        fitting = pairs_of_one_size(results, expected, position)
         outputs += [_accuracy(name, fitting)] if fitting else []
-        if missing := len(pairs) - len(fitting):
-            notes = (*notes, _of_other_shapes(name, missing, len(pairs)))
+    notes = (*notes, *shape_notes(names, results, expected))
     right = _right(checks, expected, results)
     if checks.validation and checks.validation.labels and right is None:
         notes = (*notes, NO_RIGHT_ANSWERS)
@@ -301,10 +304,3 @@ def _accuracy(name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputAccuracy
     scores = [w.dtype.kind == "f" and class_like(TensorType(DType.F32, w.shape)) for w, _ in full]
     classes = bool(scores) and all(scores)
     return compare_output(name, [w for w, _ in full], [f for _, f in full], classes)
-
-
-def _of_other_shapes(name: str, count: int, samples: int) -> str:
-    return (
-        f"output {name!r} has another shape than in float on {count} of {samples} samples, which "
-        "do not count"
-    )

@@ -23,6 +23,7 @@ from quantglow.evaluation.layer_speed import (
     time_ratio,
     with_float,
 )
+from quantglow.ir.graph.family import ResultShapes
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.options import QuantizationConfig
@@ -128,8 +129,16 @@ class QuantizedCases:
         """Decisions for each combination of deciding values in the data."""
         cases = self.cases.items()
         return {
-            values: Decided(candidate.decisions, candidate.graph) for values, candidate in cases
+            values: Decided(candidate.decisions, candidate.graph, self._late.get(values, ()))
+            for values, candidate in cases
         }
+
+    @property
+    def _late(self) -> dict[CaseValues, ResultShapes]:
+        """The shapes of results of the main cases."""
+        calibrated = self.calibrated
+        cases = (*calibrated.profile.main_cases, calibrated.case)
+        return {case.values: case.late for case in cases}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -148,7 +157,7 @@ class QuantizedCases:
                 continue
             profile_with = self.prepared.config.profile_with
             with debug.time_stage("quantize", calibrated.seconds), computing(profile_with):
-                graph = calibrated.family.at(case.shape_map, case.value_map)
+                graph = calibrated.family.graph_at(case)
                 samples = calibrated.samples
                 cases[case.values] = quantize_for_all_shapes(
                     graph,

@@ -7,7 +7,7 @@ Stage 1 imports a model, or the part of it that can be compiled, as a family of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -216,6 +216,11 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
                 if first:
                     _try_out(family, first)
         except UnsupportedOpError as error:
+            with suppress(UnsupportedOpError):
+                family = open_float_family(model, input_shapes, is_late=True)
+                first, data = _first_case(family, data)
+                _try_out(family, first or case)
+                return Imported(model, family, data, None, seconds)
             cut = _cut(model, case, error)
             head = cut.split.head
             return Imported(head, open_float_family(head, input_shapes), data, cut, seconds)
@@ -236,7 +241,7 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
 def _try_out(family: Family, case: Case) -> None:
     """Import the model for a case.  Raises ``UnsupportedOpError``; the profiler other ones."""
     try:
-        family.at(case.shape_map, case.value_map)
+        family.graph_at(case)
     except UnsupportedOpError:
         raise
     except QuantglowError:

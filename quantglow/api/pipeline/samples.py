@@ -7,17 +7,14 @@ of the data nor its batches matter.  A sample that occurs twice is held out with
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from quantglow.evaluation.accuracy import EVERY, FEWEST_SAMPLES
 from quantglow.evaluation.layers import MAX_SAMPLES
@@ -29,7 +26,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.profiles import is_profile
 from quantglow.profiling.recording import MOST_AT_ONCE, run_interpreter
-from quantglow.profiling.samples.feeds import Feeds, Located, read_feeds
+from quantglow.profiling.samples.feeds import Feeds, Located, hash_feeds, read_feeds
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.rounding import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, share_constants
@@ -101,9 +98,9 @@ class Samples:
             yield from self.held.end(list(islice(samples, self.held.capacity)))
 
     def unseen(self, case: Case) -> list[Feeds]:
-        """The samples of a case that are held out."""
+        """The samples for the check of a case that are held out."""
         held = self.held.samples if self.held else []
-        return [s for s in held if Case.fitting(s, self.family.deciding) == case]
+        return [s for s in (check_sample(s, case, self.family) for s in held) if s is not None]
 
     def run(self, graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
         """Run some of these samples; what comes next finds the values of a few in ``runs``."""
@@ -130,29 +127,41 @@ class Samples:
         """The samples of a case, for the check and for recovery."""
 
         def fits(feeds: Feeds) -> bool:
-            return Case.fitting(feeds, self.family.deciding) == case
+            return self.family.case_of(feeds) == case
 
         drawn = list(filter(fits, self.drawn_samples))
         first = list(filter(fits, self.first))
         return max(first, drawn[:MAX_SAMPLES], key=len), drawn or first
 
+    def checking(self, case: Case) -> list[Feeds]:
+        """The samples for the check of a case, those that lead to other late sizes included."""
+        first = (check_sample(feeds, case, self.family) for feeds in self.first)
+        return [feeds for feeds in first if feeds is not None]
+
     def deciding(self, case: Case, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
-        """The samples of a case for the check, and those for all that is decided: where they are
-        few, of other shapes, too.
+        """The samples of a case for the check, and those for all that is decided: also those that
+        lead to other late sizes, and where they are few, of other shapes.
         """
         first, data = self.fitting(case)
-        return first, data if len(data) >= ENOUGH else [*data, *self.elsewhere(case, graph)]
+        if case.late or len(data) < ENOUGH:
+            data = [*data, *self.elsewhere(case, graph, 0 if len(data) >= ENOUGH else OTHER_CASES)]
+        return first, data
 
-    def elsewhere(self, case: Case, graph: Graph) -> list[Feeds]:
-        """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs
-        are like its ``graph``; no more than memory has room for, of ``OTHER_CASES`` at most.
+    def elsewhere(self, case: Case, graph: Graph, most: int) -> list[Feeds]:
+        """Samples of other sizes, with their graphs, that decide as ``case`` does and whose graphs
+        are like its ``graph``; no more than memory has room for.
+
+        They are of ``most`` other input shapes; late sizes may be any, as those of a sample are set
+        into a graph that is there.
         """
-        cases = [Case.fitting(feeds, self.family.deciding) for feeds in self.drawn_samples]
+        cases = [self.family.case_of(feeds) for feeds in self.drawn_samples]
         others = Counter(other for other in cases if other.values == case.values)
         left = MAX_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
+        near = [other for other, _ in others.most_common() if other.shapes == case.shapes]
+        far = [other for other, _ in others.most_common() if other.shapes != case.shapes]
         fitting: list[Feeds] = []
-        for other, _ in others.most_common(OTHER_CASES):
-            member = self.family.at(other.shape_map, other.value_map)
+        for other in (*near, *far[:most]):
+            member = self.family.graph_at(other)
             if not are_alike(graph, member):
                 continue
             member, nbytes = share_constants(member, graph), sample_nbytes(member)
@@ -166,6 +175,20 @@ class Samples:
     def drawn_samples(self) -> list[Feeds]:
         """The samples that are kept for accuracy recovery."""
         return self.drawn.samples if self.drawn else []
+
+
+def check_sample(feeds: Feeds, case: Case, family: Family) -> Feeds | None:
+    """A sample for the check of a case, with a graph of its own where it leads to other late sizes;
+    None for one of other input shapes."""
+    try:
+        actual = family.case_of(feeds)
+        if actual == case:
+            return feeds
+        if actual.late and replace(actual, late=case.late) == case:
+            return ShapeVariant(feeds, family.graph_at(actual))
+    except QuantglowError:
+        pass  # It has shapes that the model does not take.
+    return None
 
 
 @dataclass
@@ -218,12 +241,3 @@ class HeldOut:
         lowest = set(sorted(self.waiting)[:room])
         for copies in [self.waiting.pop(d) for d in list(self.waiting) if d not in lowest]:
             yield from copies
-
-
-def hash_feeds(feeds: Feeds) -> bytes:
-    """A digest of names, types and contents."""
-    digest = hashlib.blake2b(b"held out", digest_size=16)
-    for name, array in sorted(feeds.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    return digest.digest()

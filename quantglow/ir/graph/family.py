@@ -36,6 +36,9 @@ from quantglow.support.errors import (
 Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""
 
+ResultShapes = tuple[tuple[str, FixedShape], ...]
+"""Shapes of results whose nodes decide them, by name."""
+
 MAX_CASES = 1024
 """Number of cases that are kept for later calls, of all models."""
 
@@ -67,7 +70,7 @@ class FreeCase(Hashed):
 
     shapes: tuple[tuple[str, Shape], ...]
     values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
-    late: tuple[tuple[str, FixedShape], ...] = ()
+    late: ResultShapes = ()
 
     @property
     def shape_map(self) -> Mapping[str, Shape]:
@@ -250,21 +253,36 @@ class Family:
         return not self.signature.is_free and not self.deciding
 
     def at(self, shapes: Shapes, values: Values | None = None) -> Graph:
-        """The graph for some input shapes and values of the deciding inputs.
+        """The graph for some input shapes and values of the deciding inputs; see ``graph_at``."""
+        ports = self.signature.inputs
+        return self.graph_at(Case.of({port.name: shapes[port.name] for port in ports}, values))
+
+    def graph_at(self, case: Case) -> Graph:
+        """The graph for a case.
 
         Raises ``InputError``, ``UndecidedError``, and the errors of ``make``.
         """
-        case = Case.of({port.name: shapes[port.name] for port in self.signature.inputs}, values)
         if case not in self._graphs:
             if self.signature.is_free:
-                self.signature.check(shapes)
-            graph = self.make(case)
-            self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
+                self.signature.check(case.shape_map)
+            graph = self._make_fixed(case)
+            self.deciding = tuple(sorted({*self.deciding, *(case.value_map or {})}))
             self._graphs[case] = _page_graph(graph) if self.is_single else self._arrays.graph(graph)
             if len(self._graphs) > MAX_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
         graph = self._graphs[case] = self._graphs.pop(case)  # the last one
         return graph
+
+    def _make_fixed(self, case: Case) -> Graph:
+        """The graph of plain sizes for a case."""
+        return self.make(case)
+
+    def case_of(self, feeds: Mapping[str, Array]) -> Case:
+        """The case of some arrays, as far as it is known which values decide.
+
+        Raises the errors of ``make`` where a graph tells the case.
+        """
+        return Case.fitting(feeds, self.deciding)
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
         """The graph for some arrays; learns which inputs decide.
@@ -274,9 +292,8 @@ class Family:
         """
         while True:
             deciding = self.deciding
-            case = Case.fitting(feeds, deciding)
             try:
-                return self.at(case.shape_map, case.value_map)
+                return self.graph_at(self.case_of(feeds))
             except UndecidedError as error:
                 self.deciding = tuple(sorted({*deciding, *error.inputs}))
                 if self.deciding == deciding:
@@ -288,6 +305,7 @@ class Family:
         """
         with suppress(QuantglowError):
             self.fitting(feeds)
+            return self.case_of(feeds)
         return Case.fitting(feeds, self.deciding)
 
     @property

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -373,3 +374,12 @@ def _samples_of_folder(folder: Path) -> Iterable[Any]:
     raise CalibrationError(
         f"{str(folder)!r} has no .npy or .npz files. Remedy: write one for each sample."
     )
+
+
+def hash_feeds(feeds: Mapping[str, Array]) -> bytes:
+    """A digest of names, types and contents."""
+    digest = hashlib.blake2b(b"held out", digest_size=16)
+    for name, array in sorted(feeds.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.digest()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.interpreter import RecordedFeeds
 from quantglow.support.arrays import Array, array_of_tensor, is_torch_tensor
 from quantglow.support.errors import CalibrationError
 from quantglow.support.extras import package
@@ -33,7 +34,7 @@ ROWS = 256
 Row = Mapping[str, Any]
 
 
-class Located(Feeds):
+class Located(RecordedFeeds):
     """Feeds, and their ``place`` in the user's data: "sample 3", or "row 2 of 'rows.csv'"."""
 
     def __init__(self, feeds: Mapping[str, Any], place: str) -> None:

@@ -33,7 +33,12 @@ from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.saving import Freedom
 from quantglow.runtime.shapes.background import Meanwhile
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
-from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms
+from quantglow.runtime.shapes.late_programs import (
+    NO_PROGRAM,
+    LateExecutable,
+    LatePrograms,
+    OrParts,
+)
 from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
 from quantglow.runtime.shapes.specializations import (
     AtCase,
@@ -167,7 +172,7 @@ class FreeShapes(Concise):
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else served_case(first)
         if graph.has_free_sizes:  # a file has graphs of plain sizes
-            graph, case = NOTHING_OPENED.graph, None
+            graph, case = self.opened.graph, None
         if self.freedom is None:
             return graph, None
         freedom = self.freedom(Case.of({}) if case is None else case, graph)
@@ -204,12 +209,13 @@ class FreeShapes(Concise):
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""
         first, opened = self._cache.first, self.opened
-        if first is not None:
-            opened = Opened(first.graph, served_case(first), tuple(self.generals.graphs))
+        case = opened.case if first is None else served_case(first)
+        if first is not None and not is_late(first.build.executable):
+            opened = Opened(first.graph, case, tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
         programs = replace(self, compiler=compiler, opened=opened)
-        if opened.case is not None:
-            programs.prepare(opened.case)
+        if case is not None:
+            programs.prepare(case)
         return programs
 
     def warm_up(self, shapes: Shapes, specialised: bool = False) -> None:
@@ -355,9 +361,16 @@ class FreeShapes(Concise):
     def _at_late(self, case: Case, executable: LateExecutable) -> AtCase:
         """The program of a case in whose graph nodes decide sizes."""
         program, compiler = executable.program, self.compiler
-        parts = program.plannings, compiler.name, compiler.num_threads
-        build = Build(executable, *parts, segments=program.segments)
+        facts = program.plannings, compiler.name, compiler.num_threads
+        runs: LateExecutable | OrParts = executable
+        if self.fallback is not None:
+            runs = OrParts(executable, partial(self._in_parts, self.fallback, case))
+        build = Build(runs, *facts, segments=program.segments, is_part=True)
         return AtCase(self.signature, self.shared_graph_at, build, case)
+
+    def _in_parts(self, fallback: Fallback, case: Case) -> Executable:
+        """The model in parts at a case."""
+        return fallback(case, (NO_PROGRAM,)).build.executable
 
     @cached_property
     def late(self) -> LatePrograms:
@@ -424,7 +437,7 @@ class FreeShapes(Concise):
 
 def is_late(executable: Executable) -> bool:
     """Whether sizes of a program are known when a part of it has run."""
-    return isinstance(executable, LateExecutable)
+    return isinstance(executable, LateExecutable | OrParts)
 
 
 def _is_shared(served: Served) -> bool:

@@ -22,7 +22,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Expression, Values, parts
 from quantglow.ir.symbolic.guards import Conditions, Guards, Relation
-from quantglow.ir.symbolic.size import Dim, FixedShape, Size
+from quantglow.ir.symbolic.size import Dim, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.plans import PlannedProgram, Planning
@@ -51,6 +51,7 @@ from quantglow.transforms.partition import (
     Executable,
     LateSize,
     Segment,
+    are_sizes_alike,
     branches_apart,
     late_sizes,
     partition,
@@ -145,7 +146,7 @@ class SegmentedProgram(Concise):
     def _late_values(self, shapes: Shapes) -> dict[str, int] | None:
         """The values of symbols, given the shapes of results; None where these do not fit."""
         if not all(
-            name in shapes and _is_alike(n, shapes[name]) for name, n in self.pinned.items()
+            name in shapes and are_sizes_alike(n, shapes[name]) for name, n in self.pinned.items()
         ):
             return None
         values: dict[str, int] = {}
@@ -271,14 +272,6 @@ def _fixed_value(expression: Expression) -> int:
 
 def _planning(planned: PlannedProgram) -> Planning:
     return Planning(planned.figures, lambda: planned)
-
-
-def _is_alike(pinned: FixedShape, shape: FixedShape) -> bool:
-    """Whether a shape is one for which a program was made for another one: empty shapes are
-    constants of it, and sizes of 1 are no symbols."""
-    if 0 in pinned:
-        return pinned == shape
-    return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
 
 
 def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:

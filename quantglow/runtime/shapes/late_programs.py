@@ -8,15 +8,16 @@ or 1, another program goes on with the values that are there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from quantglow.ir.graph.family import Case, FreeCase
+from quantglow.ir.graph.family import Case, FreeCase, ResultShapes
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature
 from quantglow.ir.symbolic.expression import LARGEST, Values
-from quantglow.ir.symbolic.size import FixedShape, find_guards, symbols
+from quantglow.ir.symbolic.size import find_guards, symbols
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import result
 from quantglow.runtime.programs.symbolic_graphs import (
@@ -27,15 +28,20 @@ from quantglow.runtime.programs.symbolic_graphs import (
     free_case,
 )
 from quantglow.runtime.shapes.general_segments import SegmentedProgram, cut_program
+from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.classes import Concise
-from quantglow.support.errors import UnsupportedOpError
-from quantglow.support.observing import observer
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import (
+    BackendError,
+    CompileBudgetError,
+    ModelError,
+    OutOfMemoryError,
+    TypeRuleError,
+    UnsupportedOpError,
+)
+from quantglow.support.observing import observer, observing
 from quantglow.support.processes.threads import renew_after_fork
-from quantglow.transforms.partition import branches_apart, late_sizes
-
-ResultShapes = tuple[tuple[str, FixedShape], ...]
-"""Shapes of results, by name."""
+from quantglow.transforms.partition import Executable, branches_apart, late_sizes
 
 MOST_SHAPES = 256
 """Maximum number of shapes of results for which an executable keeps how a run goes on."""
@@ -46,6 +52,12 @@ MOST_PROGRAMS = 32
 MOST_OF_ONE_SIZE = 4
 """Maximum number of programs that serve one late size only: where sizes decide the graph, each new
 size would make a program."""
+
+
+NO_PROGRAM = "the sizes that its results have here are served by no program"
+
+MOST_REFUSALS = 4
+"""Maximum number of runs that programs of one kind of cases begin in vain."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,6 +135,43 @@ class LateExecutable(Concise):
                 positions.append(position)
                 missing |= {node.name for node in segment.reads} - values.keys()
         return positions[::-1]
+
+
+@dataclass(eq=False, repr=False)
+class OrParts(Concise):
+    """A program of a graph to the end of the model; ``make_parts`` makes the model in parts, which
+    runs feeds that lead to sizes for which there is no program.
+
+    ``refusals``: the number of such feeds so far, by kinds of cases.  After some of one ``kind``
+    the program is not tried any more.
+    """
+
+    program: Executable
+    make_parts: Callable[[], Executable]
+    kind: Hashable = ()
+    refusals: Counter[Hashable] = field(default_factory=Counter)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        if self.refusals[self.kind] < MOST_REFUSALS:
+            try:
+                return self._run_program(feeds)
+            except (CompileBudgetError, OutOfMemoryError):
+                raise
+            except (BackendError, ModelError, TypeRuleError) as error:
+                self.refusals[self.kind] += 1
+                debug.log(1, f"the model runs in parts: {error}")
+        return self._parts.run(feeds)
+
+    def _run_program(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs by the program; an observer sees only runs that come to their end."""
+        with observing(None):
+            results = self.program.run(feeds)
+        return results if observer() is None else self.program.run(feeds)
+
+    @cached_property
+    def _parts(self) -> Executable:
+        return self.make_parts()
 
 
 @dataclass(eq=False, repr=False)
