@@ -17,7 +17,7 @@ from quantglow.ir.ops.external import External
 from quantglow.ir.ops.groupwise import GroupedMatMul
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.ops.work import count_macs
-from quantglow.ort.products import count_products
+from quantglow.ort.products import count_products, may_have_products
 from quantglow.support.arrays import Array
 from quantglow.support.observing import observing
 
@@ -102,9 +102,12 @@ class MacCounter:
 
 
 def count_by_types(graph: Graph, basis: str) -> Int8Share | None:
-    """The share of a graph whose types tell all; None where onnxruntime runs operators of it, and
-    where values decide what runs."""
-    if _depends_on_values(graph) or any(isinstance(n, External) for n in graph.every_node()):
+    """The share of a graph whose types tell all; None where onnxruntime runs operators of it that
+    may have products, and where values or late sizes decide what runs."""
+    externals = (node for node in graph.every_node() if isinstance(node, External))
+    if graph.symbols or _depends_on_values(graph):
+        return None
+    if any(may_have_products(node.op_type) for node in externals):
         return None
     counter = MacCounter()
     counter.add_graph(graph)

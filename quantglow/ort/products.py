@@ -34,6 +34,11 @@ def count_products(model: bytes, feeds: Mapping[str, Any]) -> int:
     return sum(_products_in(event, equations) for event in _run_profiled(model, feeds))
 
 
+def may_have_products(op_type: str) -> bool:
+    """Whether an operator is one that counts, or may run others: those with graphs inside."""
+    return op_type in RULES or op_type in ("Einsum", "If", "Loop", "Scan", "SequenceMap")
+
+
 def _run_profiled(model: bytes, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The events of a run."""
     ort = runtime()

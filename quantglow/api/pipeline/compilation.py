@@ -27,6 +27,7 @@ from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.programs.build import Build, Compiler
+from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import FallbackOnUse, ModelPrograms
 from quantglow.support import debug
 from quantglow.support.arrays import Array
@@ -175,11 +176,14 @@ def _int8_share(
 ) -> Int8Share | None:
     basis = FIRST_SAMPLE if samples else PROFILE_SHAPES
     if isinstance(compiled, CompiledModel):
-        first = compiled.specialisations.first
+        programs = compiled.specialisations
+        first = programs.first
         if (share := count_by_types(first.graph, basis)) is not None:
             return share
         if samples and may_run:
             return count_by_run(lambda: first.run(samples[0]))
+        if isinstance(programs, FreeShapes) and programs.opened.graph.outputs:
+            return count_by_types(programs.opened.graph, basis)  # that of a main sample
     elif samples and may_run:
         feeds = declared_only(signature.inputs, samples[0])
         return count_by_run(lambda: compiled.run(None, feeds))

@@ -7,7 +7,7 @@ the layers are timed, and those that int8 makes slower on this machine stay floa
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +23,11 @@ from quantglow.evaluation.layer_speed import (
     time_ratio,
     with_float,
 )
+from quantglow.interpreter import interpret
 from quantglow.ir.graph.family import ResultShapes
 from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops.external import External
 from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import AUTO, value_names
@@ -40,6 +43,7 @@ from quantglow.quantization.search.levers import prepare
 from quantglow.quantization.search.trials import Candidate
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.support import debug
+from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.support.timeline import recording
@@ -214,17 +218,19 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     """
     calibrated = prepared.calibrated
     calibrated.require_samples("speed", "measure_speed")
-    feeds = calibrated.checks.feeds[0]
+    values = _external_values(calibrated)
+    feeds = {**calibrated.checks.of_case[0], **values}
 
     def build(kept_float: Sequence[str]) -> Build:
         # Without samples: rounding weights against data takes long, and changes no time.
         config = _excluding(prepared.config, kept_float)
-        graph = _round_to_nearest(prepared, config).graph
+        graph = _without_external(_round_to_nearest(prepared, config).graph, values)
         return compiler.compile(graph, skip_branches=False)
 
     with debug.time_stage("measure speed", calibrated.seconds):
         layers = _round_to_nearest(prepared, prepared.config).report.nodes
-        floats = compiler.compile(calibrated.float_graph, skip_branches=False)
+        float_graph = _without_external(calibrated.float_graph, values)
+        floats = compiler.compile(float_graph, skip_branches=False)
         integers = [n for n in layers if n.precision != "float"]
         speeds = layer_speeds(integers, time_calls(floats, feeds), time_calls(build(()), feeds))
         float_layers = SpeedSearch(
@@ -236,6 +242,26 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     return replace(prepared, config=config, speeds=with_float(speeds, float_layers))
 
 
+def _external_values(calibrated: Calibrated) -> dict[str, Array]:
+    """The values of nodes that onnxruntime computes, in the float run of a sample of the case."""
+    graph, values = calibrated.float_graph, dict[str, Array]()
+
+    def keep(node: Node, value: Array) -> None:
+        if isinstance(node, External):
+            values[node.name] = value
+
+    if any(isinstance(node, External) for node in graph.nodes):
+        interpret(graph, calibrated.checks.of_case[0], [keep])
+    return values
+
+
+def _without_external(graph: Graph, values: Collection[str]) -> Graph:
+    """The graph whose layers are timed: values that onnxruntime computes are among its inputs."""
+    fed = {name: Input(name=name, tensor=graph.by_name(name).type) for name in values}
+    timed = graph.rebuild(lambda node: fed.get(node.name, node))
+    return replace(timed, inputs=(*timed.inputs, *fed.values()))
+
+
 def time_layers(
     quantized: QuantizedCases, compiler: Compiler
 ) -> tuple[tuple[LayerSpeed, ...], dict[str, Any]]:
@@ -245,9 +271,10 @@ def time_layers(
     Raises ``BackendError`` where a graph has no program of kernels.
     """
     calibrated, candidate = quantized.calibrated, quantized.main
-    feeds = calibrated.checks.feeds[0]
+    values = _external_values(calibrated)
+    feeds = {**calibrated.checks.of_case[0], **values}
     floats, integers = (
-        compiler.compile(graph, skip_branches=False)
+        compiler.compile(_without_external(graph, values), skip_branches=False)
         for graph in (calibrated.float_graph, candidate.graph)
     )
     speeds = layer_speeds(

@@ -323,9 +323,15 @@ def check_external(node: External) -> None:
 
 
 def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
-    """Whether a declaration has the element type and the shape of a value; free sizes are open."""
+    """Whether a declaration has the element type and the shape of a value.
+
+    Free sizes are open.  An open size may also be a plain one, which the run of the node tells.
+    """
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
-    sizes = [None if isinstance(size, Size) else size for size in kind.shape]
     has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype
-    return has_shape and dims == sizes
+    return (
+        has_shape
+        and len(dims) == len(kind.shape)
+        and all(n is None or n == size for n, size in zip(dims, kind.shape, strict=True))
+    )
