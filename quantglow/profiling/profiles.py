@@ -23,7 +23,6 @@ import numpy as np
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.support.arguments import brief, file_path, instance, is_series
 from quantglow.support.arrays import Array
@@ -60,17 +59,17 @@ class Profile(Concise, HasDrawing):
     def main_cases(self) -> list[Case]:
         """Shapes that most elements of the data have, for each combination of deciding values.
 
-        The combination with most elements comes first.  A graph of a late size of 0 or 1 lacks
-        operators, so it is the main one only where there are no others.
+        The combination with most elements comes first.  Graphs of late sizes of 0 and 1 have fewer
+        operators: such cases are main ones only where there are no others.
         """
 
         def elements(case: Case) -> int:
             shapes = (*case.shapes, *case.late)
             return self.cases[case] * sum(math.prod(shape) for _, shape in shapes)
 
-        def rank(case: Case) -> tuple[int, int, Case]:
-            small = sum(size < SMALLEST for _, shape in case.late for size in shape)
-            return -small, elements(case), case
+        def rank(case: Case) -> tuple[int, int, int, Case]:
+            late = Counter(size for _, shape in case.late for size in shape)
+            return -late[0], -late[1], elements(case), case
 
         order = sorted(self.cases, key=rank, reverse=True)
         first: dict[object, Case] = {}

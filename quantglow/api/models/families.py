@@ -27,6 +27,7 @@ from quantglow.ir.graph.family import Case, Family, FreeCase, ResultShapes, valu
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.graph.text import print_graph, text_constants
+from quantglow.ir.ops.external import External
 from quantglow.quantization.decisions import Decisions, from_json, to_json
 from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.qdq.stored_weights import (
@@ -43,7 +44,12 @@ from quantglow.runtime.shapes.specializations import (
     Specialisation,
 )
 from quantglow.support.classes import cached_property
-from quantglow.support.errors import FileFormatError, OptionError, QuantglowError
+from quantglow.support.errors import (
+    FileFormatError,
+    OptionError,
+    QuantglowError,
+    UnsupportedOpError,
+)
 from quantglow.support.pages import Content
 from quantglow.transforms.float import optimize
 
@@ -52,6 +58,9 @@ InputValues = Mapping[str, int | Sequence[int]]
 
 LOOPS = "loops"
 """Entry of files whose recurrences are loops; older ones have decisions for each step."""
+
+LOOP_TYPES = ("Loop", "Scan")
+"""Operators whose trips have a driver of their own (``runtime.hybrid.loop``)."""
 
 LATE = "late"
 """Entry of files of models in which nodes decide sizes."""
@@ -129,7 +138,15 @@ def _late_family(
     source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
 ) -> LateFamily:
     def make(case: FreeCase) -> Graph:
-        return finish(source.to_the_end(case))
+        graph = source.to_the_end(case)
+        nodes = graph.compute_nodes()
+        externals = [node for node in nodes if isinstance(node, External)]
+        # The driver of loops compiles bodies; onnxruntime would run them as they are.
+        if loops := [n for n in externals if n.op_type in LOOP_TYPES]:
+            raise UnsupportedOpError([f"{n.name!r} is a {n.op_type} of late trips" for n in loops])
+        if not case.late and len(externals) == len(nodes):
+            raise UnsupportedOpError(["nothing of it is compiled"])
+        return finish(graph)
 
     is_fixed = input_shapes or not source.signature.is_free
     signature = source.fixed_signature(input_shapes) if is_fixed else source.signature

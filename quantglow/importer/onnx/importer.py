@@ -28,6 +28,7 @@ from quantglow.importer.onnx.nodes.values import (
     Value,
     as_element,
     graph_dtype,
+    is_float_type,
     tensor_array,
     value_onnx_type,
     value_shape,
@@ -227,8 +228,10 @@ def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value
 
 
 def _at_hints(value: Value) -> Value:
-    """The value, without elements where its sizes are free."""
+    """The value, without elements where its sizes are free; floats have the graph's type."""
     shape = value_shape(value)
+    if isinstance(value, KnownValue) and is_float_type(value.onnx_type):
+        return KnownValue(value.name, as_element(value.array))
     if isinstance(value, KnownValue) or shape is None or not any(map(is_free, shape)):
         return value
     return Foreign(value_onnx_type(value), tuple(map(likely, shape)), reported=False)

@@ -14,6 +14,8 @@ import quantglow as qg
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 CONSTANTS = {
     "floats": floats(2, 3),
     "integers": np.array([1, 2], np.int64),

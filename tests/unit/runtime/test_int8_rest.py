@@ -22,6 +22,8 @@ from quantglow.support.processes.interrupts import LATE, Deadline
 from tests.support.choosing_rows import choosing_rows, rows_of
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 ROWS = 40
 
 

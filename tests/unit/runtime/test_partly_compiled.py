@@ -17,6 +17,8 @@ from quantglow.importer.onnx import open_model, split
 from tests.fuzz.parts import maps
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 node = helper.make_node
 SHAPE = (1, 3, 8, 8)
 LATE = {"sel", "index", "picked", "tiled", "y"}

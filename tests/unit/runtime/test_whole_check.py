@@ -16,6 +16,8 @@ from quantglow.support.arrays import Array
 from tests.support.choosing_rows import choosing_rows, rows_of
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 OUTPUTS = ["y", "shape", "chosen"]
 UNSEEN = [rows_of(40, seed) for seed in range(50, 53)]
 

@@ -21,6 +21,8 @@ from tests.support.late_models import looping_text
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 node = helper.make_node
 
 

@@ -12,6 +12,8 @@ import quantglow as qg
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g'
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32}
 RANKS = {"": (), "[1]": (1,), "[2]": (2,)}

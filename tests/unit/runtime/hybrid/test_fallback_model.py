@@ -15,6 +15,8 @@ import quantglow as qg
 from tests.unit.runtime.test_fallback import positions
 from tests.unit.runtime.test_partly_compiled import detector
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 KINDS = [qg.FallbackModel, qg.PartlyCompiledModel]
 ABSENT = {"graph", "build"}
 """Attributes that only a model that is compiled whole has."""

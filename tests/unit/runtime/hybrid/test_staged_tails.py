@@ -19,6 +19,8 @@ from quantglow.runtime.shapes.specializations import FOR_ALL
 from tests.support.choosing_rows import choosing_rows, rows_of
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 COUNTS = (20, 27, 40, 63, 33)
 
 

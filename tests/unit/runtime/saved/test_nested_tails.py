@@ -27,6 +27,8 @@ from tests.support.int8_tail import SIZE, int8_tail_model, staged_model
 from tests.support.rcnn import HEADS, rcnn
 from tests.unit.runtime.saved.test_saving import repacked, resigned
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 ACCEPTED = {"some": 0.4, "none": 2.0}
 """Scores above which boxes reach the second head."""
 

@@ -22,6 +22,8 @@ from tests.support.int8_tail import chosen_rows, int8_tail_model
 from tests.unit.runtime.saved.test_saved_versions import manifest_of
 from tests.unit.runtime.saved.test_saving import repacked, resigned
 
+pytestmark = pytest.mark.usefixtures("in_parts")
+
 ROWS = (9, 1, 30, 0, 4)
 """Rows that arrive behind NonZero in a stream of calls."""
 
