@@ -129,12 +129,7 @@ class FreeGraph:
         # Imported here because a process that runs a saved model does not need onnx.
         from quantglow.export.onnx.model import export_onnx
 
-        slots: dict[str, tuple[str, int]] = {}
-        for name, dims in self.template:
-            for axis, dim in enumerate(dims):
-                if isinstance(dim, str):
-                    slots.setdefault(dim, (name, axis))
-        model = export_onnx(graph, dimensions=slots, signature=self.programs.signature)
+        model = export_onnx(graph, signature=self.programs.signature)
         return bytes(model.SerializeToString())
 
     @property

@@ -32,7 +32,8 @@ from quantglow.support.classes import Concise
 from quantglow.support.errors import UnsupportedOpError
 from quantglow.support.observing import observer
 from quantglow.support.processes.threads import renew_after_fork
-from quantglow.transforms.partition import branches_apart, late_sizes
+from quantglow.transforms.partition import branches_apart
+from quantglow.transforms.size_sources import late_sizes
 
 ResultShapes = tuple[tuple[str, FixedShape], ...]
 """Shapes of results, by name."""

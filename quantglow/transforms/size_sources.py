@@ -1,0 +1,63 @@
+"""Sources of free sizes: the value, of an input or computed, whose shape has each symbol.
+
+The sizes of inputs are known before a run.  An External node may decide the shape of its result:
+such a size is *late*, it is known when the node has run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quantglow.ir.graph.graph import Graph, topological_order
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.size import symbol_name
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """A free size that is known with the value of a node: its size along ``axis``."""
+
+    symbol: str
+    node: Node
+    axis: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the node has to run before the size is known."""
+        return not isinstance(self.node, Input)
+
+
+def size_sources(graph: Graph) -> dict[str, SizeSource]:
+    """The source of each symbol, inputs first, then results in the order of the graph.
+
+    A symbol that only nodes outside of the graph decide has none.
+    """
+    sources: dict[str, SizeSource] = {}
+    behind: dict[Node, frozenset[str]] = {}
+    for node in graph.nodes:
+        # A node does not decide a size on which it depends itself.
+        earlier = frozenset[str]().union(*(behind[operand] for operand in node.operands))
+        behind[node] = earlier | node.symbols
+        if isinstance(node, Input | External):
+            for axis, dim in enumerate(node.type.shape):
+                name = symbol_name(dim)
+                if name is not None and name not in earlier:
+                    sources.setdefault(name, SizeSource(name, node, axis))
+    return sources
+
+
+def late_sizes(graph: Graph) -> dict[str, SizeSource]:
+    """The sizes that nodes decide, by symbol, in the order of the graph."""
+    return {name: source for name, source in size_sources(graph).items() if source.is_late}
+
+
+def in_order_of_sizes(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph: operands, and nodes that decide the sizes of a node, come before it."""
+    sources = size_sources(graph)
+
+    def awaited(node: Node) -> tuple[Node, ...]:
+        deciding = (sources[name].node for name in sorted(node.symbols) if name in sources)
+        return (*node.operands, *(each for each in deciding if each is not node))
+
+    return topological_order([*graph.inputs, *(node for _, node in graph.outputs)], awaited)
