@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import symbol_name
+from quantglow.support.errors import UnsupportedOpError
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,26 @@ def size_sources(graph: Graph) -> dict[str, SizeSource]:
 def late_sizes(graph: Graph) -> dict[str, SizeSource]:
     """The sizes that nodes decide, by symbol, in the order of the graph."""
     return {name: source for name, source in size_sources(graph).items() if source.is_late}
+
+
+def check_sources(graph: Graph, guards: Guards) -> None:
+    """Raise ``UnsupportedOpError`` for a graph that depends on the size of a result which is not in
+    it, because nothing reads the result itself: such a size is not known when the graph runs."""
+    sources = size_sources(graph)
+    reading = ((f"{n.name!r} ({n.op})", n.symbols - sources.keys()) for n in graph.nodes)
+    problems = [
+        f"{node}: it reads sizes of results that nothing else reads: {', '.join(sorted(names))}"
+        for node, names in reading
+        if names
+    ]
+    missing = guards.hints.keys() - sources.keys()
+    decided = {n for guard in guards.answers(guards.hints.keys()) for n in guard.expression.names}
+    if unread := sorted(decided & missing):
+        problems.append(
+            "sizes of results that nothing reads decide what is computed: " + ", ".join(unread)
+        )
+    if problems:
+        raise UnsupportedOpError(problems)
 
 
 def in_order_of_sizes(graph: Graph) -> tuple[Node, ...]:

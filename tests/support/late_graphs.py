@@ -51,8 +51,9 @@ def bound(graph: Graph, feeds: Feeds) -> Graph:
     return bind_sizes(graph, values)
 
 
-def quantized(graph: Graph, samples: Sequence[Feeds]) -> Graph:
-    """The graph with all that may be in int8, by the ranges of some samples."""
+def decide_by_hand(graph: Graph, samples: Sequence[Feeds]) -> Decisions:
+    """Decisions for all that may be in int8, by the ranges of some samples; weights are rounded
+    where they are applied."""
     extremes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def note(node: Node, value: Array) -> None:
@@ -64,4 +65,4 @@ def quantized(graph: Graph, samples: Sequence[Feeds]) -> Graph:
         interpret(bound(graph, feeds), feeds, [note])
     elements = {name: activation_element(Range(*ends)) for name, ends in extremes.items()}
     names = frozenset(node.name for node in graph.compute_nodes())
-    return Decisions(reasons={}, int8=names, element_types=elements, weights={}).apply(graph)
+    return Decisions(reasons={}, int8=names, element_types=elements, weights={})

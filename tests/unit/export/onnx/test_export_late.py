@@ -14,12 +14,15 @@ import quantglow as qg
 from quantglow.export.onnx.model import export_onnx
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops import Expand
 from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.size import symbols
 from quantglow.ir.types import DType
 from quantglow.ort.session import Session
 from quantglow.support.arrays import Array
 from quantglow.transforms.size_sources import in_order_of_sizes, late_sizes
-from tests.support.late_graphs import bound, quantized, symbolic_graph
+from tests.support.late_graphs import bound, decide_by_hand, symbolic_graph
 from tests.support.late_models import BUILDERS, LateModel
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 from tests.unit.runtime.shapes.test_late_programs import FREE, agree, choosing_largest, pairing
@@ -63,7 +66,8 @@ def test_an_exported_graph_gives_what_the_model_gives_at_every_late_size(kind: s
 @pytest.mark.parametrize("kind", TO_THE_END)
 def test_an_exported_int8_graph_gives_what_the_interpreter_gives(kind: str) -> None:
     late = late_model(kind)
-    graph = quantized(graph_of(kind), [late.sample(7, 0), late.sample(3, 1)])
+    decisions = decide_by_hand(graph_of(kind), [late.sample(7, 0), late.sample(3, 1)])
+    graph = decisions.apply(graph_of(kind))
     behind = bound(graph, late.sample(4, 9))
     products = [n for n in behind.nodes if n.op in ("Conv", "Gemm", "MatMul")]
     assert products and all(n.operands[0].type.dtype is DType.I8 for n in products)
@@ -153,7 +157,8 @@ def test_a_node_comes_behind_those_that_decide_its_sizes() -> None:
 
 
 def test_a_size_of_a_value_that_is_not_in_the_graph_is_refused() -> None:
-    nodes = [node("NonZero", ["x"], ["at"]), node("Shape", ["at"], ["y"])]
-    graph = symbolic_graph(model_of(nodes, ["x"], {"y": TensorProto.INT64}), {"x": positives(8)})
-    with pytest.raises(qg.ModelError, match=r"at_1 is that of a value .* not in the graph"):
+    sizes, _ = symbols({"rows": 8})
+    one = Constant(name="one", value=np.ones(1, np.float32))
+    graph = Graph((), (("y", Expand(name="y", x=one, shape=(sizes["rows"],))),))
+    with pytest.raises(qg.ModelError, match=r"size rows is that of a value .* not in the graph"):
         export_onnx(graph)

@@ -325,6 +325,40 @@ def test_an_operator_that_passes_a_size_on_does_not_decide_it() -> None:
         agree(run(programs, x), by_onnxruntime(model, {"x": x}))
 
 
+@pytest.mark.parametrize("least", [0, 4])
+def test_a_size_of_what_nothing_reads_does_not_decide_the_graph(least: int) -> None:
+    """More positive values than ``least`` let all be added to one; no program knows how many."""
+    one = {
+        op: helper.make_graph([node(op, ["x", "one"], ["r"])], op, [], []) for op in ("Add", "Sub")
+    }
+    for graph in one.values():
+        graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
+    nodes = [
+        node("Relu", ["x"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Size", ["places"], ["count"]),
+        node("Greater", ["count", "least"], ["many"]),
+        node("If", ["many"], ["y"], then_branch=one["Add"], else_branch=one["Sub"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "deciding",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, COLUMNS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.array(2 * least), "least"),
+            numpy_helper.from_array(np.float32(1), "one"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(qg.UnsupportedOpError, match=r"nothing reads decide .*: places_1"):
+        run(programs_of(model), with_positives(8))
+    compiled = qg.compile(model, num_threads=1)
+    for count in (8, 2, 0, 5):
+        x = with_positives(count)
+        agree([compiled(x)], by_onnxruntime(model, {"x": x}))
+
+
 @pytest.mark.slow
 def test_large_branches_are_segments_that_run_where_they_are_taken() -> None:
     model = choosing()
