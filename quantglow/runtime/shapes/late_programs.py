@@ -7,7 +7,6 @@ or 1, another program goes on with the values that are there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,7 +30,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import UnsupportedOpError
 from quantglow.support.observing import observer
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 from quantglow.transforms.partition import branches_apart
 from quantglow.transforms.size_sources import check_sources, late_sizes
 
@@ -138,14 +137,7 @@ class LatePrograms(Concise):
     graph_at: Callable[[FreeCase], Graph]
     compiler: Compiler
     _programs: list[SegmentedProgram] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, what threads of the parent were doing."""
-        self._lock = threading.Lock()
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     @property
     def programs(self) -> tuple[SegmentedProgram, ...]:
