@@ -6,7 +6,6 @@ converted on its first call.  One that cannot be runs as it is, and a warning sa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from warnings import warn
@@ -22,7 +21,7 @@ from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ConversionError, OptionError, QuantglowError
 from quantglow.support.extras import package
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 
 MOST_WEIGHTS = 4
 """Maximum number of different weights for which a graph is converted: beyond, it is in training."""
@@ -67,20 +66,15 @@ class GraphOnQuantglow:
 
     def __init__(self, module: GraphModule, options: dict[str, Any], differentiates: bool) -> None:
         self.module, self.options = module, options
-        self.lock = threading.Lock()
+        self.lock = ForkSafeLock()
         self.converted: tuple[list[Any], CompiledModel | FallbackModel] | None = None
         self.conversions = 0
         self.eager = False
-        renew_after_fork(self)
         if differentiates:
             self._give_up(
                 "gradients are enabled, and compiled graphs have none. Remedy: call the model "
                 "under torch.no_grad() or torch.inference_mode()"
             )
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, that a thread of the parent was converting the graph."""
-        self.lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
         if not self.eager:

@@ -95,10 +95,10 @@ def _better(
 def schedule(graph: Graph) -> tuple[Node, ...]:
     """Nodes of the graph in execution order; operands come before users."""
     depth = _subtree_peaks(graph)
-    orders: list[Callable[[Sequence[Node]], Sequence[Node]]] = [
-        list,
-        lambda operands: list(reversed(operands)),
-        lambda operands: sorted(operands, key=lambda n: likely(n.type.nbytes) - depth[n]),
+    orders: list[Callable[[Node], Sequence[Node]]] = [
+        lambda node: node.operands,
+        lambda node: node.operands[::-1],
+        lambda node: sorted(node.operands, key=lambda n: likely(n.type.nbytes) - depth[n]),
     ]
     roots = [*graph.inputs, *(node for _, node in graph.outputs)]
     candidates = [topological_order(roots, order) for order in orders]

@@ -185,8 +185,10 @@ def outputs(
     return results
 
 
-def open_session(model: bytes, num_threads: int = 1) -> Session:
-    """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
+def open_session(model: bytes, num_threads: int = 1, *, optimize: bool = True) -> Session:
+    """The session of a model, see ``Session``.
+
+    Raises ``FallbackError`` with onnxruntime's message.
 
     If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
 
@@ -194,14 +196,14 @@ def open_session(model: bytes, num_threads: int = 1) -> Session:
     """
     model = guard_kernels(model)
     try:
-        return Session(model, num_threads)
+        return Session(model, num_threads, optimize=optimize)
     except FallbackError as error:
         # Imported here because a process without nodes of the fallback needs no onnx.
         from quantglow.export.onnx.compatibility import downgrade, foreign_nodes
 
         for older in downgrade(model):
             try:
-                return Session(older, num_threads)
+                return Session(older, num_threads, optimize=optimize)
             except FallbackError:
                 continue
         if not (foreign := foreign_nodes(model)):

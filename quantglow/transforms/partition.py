@@ -22,12 +22,12 @@ from typing import Protocol, runtime_checkable
 from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.ops.external import External
 from quantglow.ir.ops.work import count_macs
-from quantglow.ir.symbolic.size import Dim, FixedShape, decide, likely, symbol_name
+from quantglow.ir.symbolic.size import Dim, decide, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
+from quantglow.transforms.size_sources import SizeSource, late_sizes
 
 
 class Executable(Protocol):
@@ -151,42 +151,12 @@ def _owner(node: Node, backends: Sequence[Backend]) -> int:
     raise BackendError(f"no backend supports {node!r}. Remedy: add one that does to {names}.")
 
 
-@dataclass(frozen=True)
-class LateSize:
-    """A free size that is known when a node has run: the size of its result along ``axis``."""
-
-    symbol: str
-    node: External
-    axis: int
-
-
-def late_sizes(graph: Graph) -> dict[str, LateSize]:
-    """The sizes that nodes decide, by symbol, in the order of the graph."""
-    of_inputs = frozenset[str]().union(*(node.symbols for node in graph.inputs))
-    late: dict[str, LateSize] = {}
-    for node in graph.nodes:
-        if isinstance(node, External):
-            for axis, dim in enumerate(node.type.shape):
-                name = symbol_name(dim)
-                if name is not None and name not in of_inputs:
-                    late.setdefault(name, LateSize(name, node, axis))
-    return late
-
-
-def are_sizes_alike(pinned: FixedShape, shape: FixedShape) -> bool:
-    """Whether a shape is one for which a program was made for another one: empty shapes are
-    constants of it, and sizes of 1 are no symbols."""
-    if 0 in pinned:
-        return pinned == shape
-    return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
-
-
 @dataclass
 class _Levels:
     graph: Graph
     owners: Mapping[Node, Owner]
     branches: Sequence[Branch] = ()
-    late: Mapping[str, LateSize] = field(default_factory=dict)
+    late: Mapping[str, SizeSource] = field(default_factory=dict)
     levels: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import UnsupportedOpError
 from quantglow.transforms.bind_sizes import bind_sizes
-from quantglow.transforms.partition import LateSize, are_sizes_alike, late_sizes
+from quantglow.transforms.size_sources import SizeSource, are_sizes_alike, late_sizes
 
 Results = Mapping[str, Array]
 
@@ -44,7 +44,7 @@ class LateGraph:
     shapes: Shapes
 
     @cached_property
-    def late(self) -> dict[str, LateSize]:
+    def late(self) -> dict[str, SizeSource]:
         """Its late sizes by symbol."""
         return late_sizes(self.graph)
 
@@ -76,14 +76,14 @@ class LateGraph:
     def ready(self, recorded: Results) -> list[External]:
         """The nodes whose results decide sizes, or belong to such ones, where what they read
         depends on nothing that is not recorded."""
-        pending = [late for late in self.late.values() if late.node.name not in recorded]
-        symbols = {late.symbol for late in pending}
+        pending = {s.symbol: s.node for s in self.late.values() if s.node.name not in recorded}
+        externals = [node for node in self.graph.nodes if isinstance(node, External)]
         calls = {
-            (late.node.model, late.node.args)
-            for late in pending
-            if all(symbols.isdisjoint(node.symbols) for node in ancestors(late.node.operands))
+            (node.model, node.args)
+            for node in externals
+            if node in pending.values()
+            and all(pending.keys().isdisjoint(n.symbols) for n in ancestors(node.operands))
         }
-        externals = (node for node in self.graph.nodes if isinstance(node, External))
         return [node for node in externals if (node.model, node.args) in calls]
 
 

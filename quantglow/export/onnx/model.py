@@ -7,8 +7,8 @@ inputs and outputs, the float types that a model declares are cast from and to f
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import onnx
 
@@ -28,12 +28,13 @@ from quantglow.export.onnx.writer import (
 from quantglow.importer.onnx.nodes.values import OTHER_FLOATS
 from quantglow.importer.onnx.resolvers.external import rename
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import Signature, is_symbol
 from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError
 from quantglow.support.files import writing
+from quantglow.transforms.size_sources import SizeSource, in_order_of_sizes, size_sources
 
 CODES = {name: code for code, name in OTHER_FLOATS.items()}
 FLOAT = onnx.TensorProto.FLOAT
@@ -41,14 +42,10 @@ FLOAT = onnx.TensorProto.FLOAT
 LARGEST_NBYTES = 2**31 - 2**24
 """Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
 
-Dimensions = Mapping[str, tuple[str, int]]
-"""The input and the axis that each symbol of a graph with free sizes is the size of."""
-
 
 def export_onnx(
     graph: Graph,
     path: str | os.PathLike[str] | None = None,
-    dimensions: Dimensions = MappingProxyType({}),
     signature: Signature | None = None,
 ) -> onnx.ModelProto:
     """The graph as an ONNX model (opset 18, newer where an operator needs it), written to
@@ -59,12 +56,14 @@ def export_onnx(
     per-channel DequantizeLinear, biases int32 behind one.  A runtime gives the integers of the
     interpreter up to one step, where float rounding decides a tie otherwise.
 
-    ``dimensions``: of a graph with free sizes; ``signature`` has names for those that stay free.
+    Free sizes are read from the shapes of inputs, and late ones from those of the results that
+    decide them.  ``signature`` has names for the dimensions of inputs and outputs that stay free.
 
-    Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
+    Raises ``ModelError`` for operators of lowered graphs, for sizes that no value of the graph has,
+    and for weights of 2 GB or more.
     """
     _check_exportable(graph)
-    writer = write(graph, dimensions)
+    writer = write(graph)
     proto = _assemble(writer, graph)
     if signature is not None:
         _name_dimensions(proto, signature)
@@ -77,16 +76,18 @@ def export_onnx(
     return proto
 
 
-def write(graph: Graph, dimensions: Dimensions) -> OnnxWriter:
+def write(graph: Graph) -> OnnxWriter:
     """All nodes of a graph, in the newest opset that one of them needs."""
-    opset = FIRST_OPSET
+    opset, sizes = FIRST_OPSET, defaultdict[Node, list[SizeSource]](list)
+    for source in size_sources(graph).values():
+        sizes[source.node].append(source)
+    nodes = [node for node in in_order_of_sizes(graph) if not isinstance(node, Constant)]
     while True:
         writer = OnnxWriter(opset)
-        for node in (*graph.inputs, *graph.compute_nodes()):
+        for node in nodes:
             writer.write(node)
-            if isinstance(node, Input):
-                axes = ((name, axis) for name, (x, axis) in dimensions.items() if x == node.name)
-                writer.dimensions |= {name: (writer.stored(node), axis) for name, axis in axes}
+            for source in sizes.get(node, ()):
+                writer.dimensions[source.symbol] = writer.stored(node), source.axis
         if writer.opset == opset:
             return writer
         opset = writer.opset

@@ -1,7 +1,8 @@
 """``OnnxWriter``, the view of an export rule: operands as ONNX values, nodes added; sizes as nodes.
 
 A size that depends on free dimensions is an expression of symbols (``ir.symbolic``), each of which
-is a dimension of an input; ``SizeWriter`` adds the ONNX nodes that compute it.
+is a dimension of an input, or of a result that decides it (``transforms.size_sources``);
+``SizeWriter`` adds the ONNX nodes that compute it.
 
 The same value may stand in the ONNX model in several orders of its axes.  An order is a
 permutation: axis i of the ONNX tensor is axis ``perm[i]`` of the node's value.  Transposes of the
@@ -106,6 +107,11 @@ def _product(monomial: Monomial, factor: int, w: SizeWriter) -> str:
 def _atom(atom: Atom, w: SizeWriter) -> str:
     match atom:
         case Symbol(name=name):
+            if name not in w.dimensions:
+                raise ModelError(
+                    f"the size {name} is that of a value which is not in the graph: nothing reads "
+                    "the value itself. Remedy: make the value an output of the model."
+                )
             value, axis = w.dimensions[name]
             return w.emit("Shape", [value], name, start=axis, end=axis + 1)
         case Maximum(first=first, second=second):

@@ -38,9 +38,11 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
+from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import Dim, decide_in, find_guards, fixed
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
+from quantglow.transforms.size_sources import check_sources
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -124,13 +126,14 @@ class Source:
 
         Raises ``UndecidedError`` where more values would help, unless the case is for all values.
         """
-        return self.graph(case.shape_map, case.value_map, fallback=True, cuts=True)
+        shapes, values = case.shape_map, case.value_map
+        return self.graph(shapes, values, fallback=True, cuts=True, guards=case.guards)
 
     def to_the_end(self, case: FreeCase) -> Graph:
         """The graph for a case, also behind nodes that decide shapes: their results have symbols,
         but for sizes of 0 and 1 in ``case.late``."""
-        late = dict(case.late)
-        return self.graph(case.shape_map, case.value_map, fallback=True, late=late)
+        shapes, values, late = case.shape_map, case.value_map, dict(case.late)
+        return self.graph(shapes, values, fallback=True, late=late, guards=case.guards)
 
     def graph(
         self,
@@ -140,13 +143,16 @@ class Source:
         fallback: bool = False,
         cuts: bool = False,
         late: Shapes | None = None,
+        guards: Guards | None = None,
     ) -> Graph:
-        """The graph at these shapes and values, see ``import_model``; ``cuts`` and ``late``: see
-        ``ImportScope``.
+        """The graph at these shapes and values, see ``import_model``; ``cuts``, ``late`` and
+        ``guards``: see ``ImportScope``.
 
         Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
-        scope = self.scope(input_shapes, input_values, fallback=fallback, cuts=cuts, late=late)
+        scope = self.scope(
+            input_shapes, input_values, fallback=fallback, cuts=cuts, late=late, guards=guards
+        )
         if scope.deciding and (scope.problems or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
             raise UndecidedError([*scope.problems, *decided], scope.deciding)
@@ -156,6 +162,8 @@ class Source:
         named = tuple((name, node) for name, node in outputs if node is not None)
         aliases = _renamed_values(self.decoded[1], scope)
         graph = Graph(scope.inputs, named, self.source_hash, self.declared)
+        if scope.late is not None and scope.guards is not None:
+            check_sources(graph, scope.guards)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
 
     def scope(
@@ -166,6 +174,7 @@ class Source:
         fallback: bool = False,
         cuts: bool = False,
         late: Shapes | None = None,
+        guards: Guards | None = None,
     ) -> ImportScope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
@@ -180,7 +189,7 @@ class Source:
         scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
-        scope.guards = find_guards(chain.from_iterable(shapes.values()))
+        scope.guards = guards or find_guards(chain.from_iterable(shapes.values()))
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope

@@ -21,6 +21,7 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.signature import Shapes, Signature
+from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import FixedShape, Shape
 from quantglow.support import pages
 from quantglow.support.arrays import Array
@@ -65,12 +66,13 @@ class FreeCase(Hashed):
     shapes or branches, such as a sampling rate.
 
     ``values`` is None if the case covers all values.  ``late``: shapes of results, by name, whose
-    nodes decide them.
+    nodes decide them.  ``guards``: those of all free sizes, also of late ones.
     """
 
     shapes: tuple[tuple[str, Shape], ...]
     values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
     late: ResultShapes = ()
+    guards: Guards | None = field(default=None, compare=False, repr=False)
 
     @property
     def shape_map(self) -> Mapping[str, Shape]:

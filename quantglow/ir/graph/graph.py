@@ -28,6 +28,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from quantglow.ir.graph.attributes import BodyMark, encode, register
 from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
@@ -213,11 +214,12 @@ register(Graph, lambda graph: (graph.label,), BodyMark)
 
 
 def topological_order(
-    roots: Iterable[Node], visit: Callable[[Sequence[Node]], Sequence[Node]] = tuple
+    roots: Iterable[Node], visit: Callable[[Node], Sequence[Node]] = attrgetter("operands")
 ) -> tuple[Node, ...]:
     """Nodes with operands before users, depth first, without recursion: models are thousands deep.
 
-    ``visit`` gives the order in which the operands of a node are computed.
+    ``visit`` gives the nodes that come before a node: its operands, in the order in which they are
+    computed.
     """
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -229,7 +231,7 @@ def topological_order(
             order[node] = None
             continue
         stack.append((node, True))
-        stack.extend((o, False) for o in reversed(visit(node.operands)) if o not in order)
+        stack.extend((o, False) for o in reversed(visit(node)) if o not in order)
     return tuple(order)
 
 

@@ -4,11 +4,14 @@ Decisions that depend on a symbol are guards of the graph.  Where some do not ho
 such sizes is compared with this one: by its form, and if that differs by its results in
 onnxruntime.  Nodes of the model whose import decided what differs are blamed: they can stay as they
 are.
+
+Sizes of inputs and late ones, which results have, are treated alike: for a comparison, results that
+decide sizes become inputs, of any size that is to be looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -16,12 +19,14 @@ import numpy as np
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.signature import Signature
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.external import External
-from quantglow.ir.symbolic.expression import SMALLEST, symbol
+from quantglow.ir.symbolic.expression import SMALLEST, USUAL, symbol
 from quantglow.ir.symbolic.guards import Guard, Guards, Relation
-from quantglow.ir.symbolic.size import FixedShape, symbols
+from quantglow.ir.symbolic.size import FixedShape, Size, symbols
+from quantglow.ir.types import TensorType
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
 from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, free_case
@@ -29,8 +34,11 @@ from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, QuantglowError
+from quantglow.transforms.size_sources import SizeSource, check_sources, late_sizes
 
 REMEDY = "Remedy: export one shape, by input_shapes={name: shape}."
+
+LATE_REMEDY = "Remedy: make the model choose a fixed number of rows, or export what comes before."
 
 MOST_RUNS = 8
 """Maximum number of shapes at which an exported model is run beside the graph of the shape."""
@@ -41,6 +49,10 @@ MOST_ROUNDS = 32
 NEAR, SHARE = 0.1, 0.9
 """Share of the largest number by which this share of all numbers may differ: a rounding that turns
 moves later ones, a wrong size moves all."""
+
+LATE_SIZES = (USUAL, 6, 4, 12, 10, *range(14, 1024, 2))
+"""Sizes of results at which a graph is made: even, since models take pairs, and few first, since
+results seldom have more rows than inputs."""
 
 MAGNITUDES = 0.25, 0.5
 """Smallest and largest number, but for its sign, that a model is run on.  Ranges are calibrated at
@@ -62,13 +74,13 @@ class CannotStayFreeError(ModelError):
 class FreeGraph:
     """A graph with free sizes, made at a case, and the guards under which it is that of others.
 
+    ``case`` has shapes of results that decide sizes where these are not the usual ones.
     ``atomic``: nodes of the model that it has as they are.
     """
 
     programs: FreeShapes
     template: Template
     case: Case
-    hints: Sizes
     graph: Graph
     guards: Guards
     cases: Sequence[Case] = field(default=(), repr=False)
@@ -87,11 +99,44 @@ class FreeGraph:
         Raises ``QuantglowError`` where the model does not take it.
         """
         programs.signature.check(case.shape_map)
-        hints = fitting(template, case) or {}
-        sizes, guards = symbols(hints)
+        sizes, guards = symbols(fitting(template, case) or {})
         guards.askers, guards.atomic = {}, atomic
-        graph = programs.graph_at(free_case(template, sizes, case.values))
-        return FreeGraph(programs, template, case, hints, graph, guards, cases, atomic)
+        free = free_case(template, sizes, case.values)
+        graph = programs.graph_at(replace(free, late=case.late, guards=guards))
+        check_sources(graph, guards)
+        return FreeGraph(programs, template, case, graph, guards, cases, atomic)
+
+    @cached_property
+    def late(self) -> dict[str, SizeSource]:
+        """The sizes that results have, by symbol."""
+        return late_sizes(self.graph)
+
+    @cached_property
+    def hints(self) -> Sizes:
+        """The sizes of all symbols at which the graph was made."""
+        sizes = fitting(self.template, self.case) or {}
+        return {**sizes, **{name: self.guards.hints[name] for name in self.late}}
+
+    @property
+    def apart(self) -> FreeGraph:
+        """The graph made at late sizes that differ from each other and from those of inputs, so
+        that no decision takes two for one; the graph itself where the model does not take them."""
+        sizes = dict(self.hints)
+        occupied = {size for name, size in sizes.items() if name not in self.late}
+        for name in self.late:
+            sizes[name] = next(n for n in LATE_SIZES if n not in occupied)
+            occupied.add(sizes[name])
+        if sizes == self.hints:
+            return self
+        with suppress(QuantglowError):
+            case = replace(self.case, late=self.late_shapes(sizes))
+            return FreeGraph.of(self.programs, self.template, case, self.cases, self.atomic)
+        return self
+
+    def late_shapes(self, sizes: Sizes) -> tuple[tuple[str, FixedShape], ...]:
+        """The shapes of the results that decide sizes."""
+        nodes = dict.fromkeys(source.node for source in self.late.values())
+        return tuple((node.name, _at(node.type, sizes).fixed_shape) for node in nodes)
 
     def model(self) -> bytes:
         """The ONNX model; nodes whose import holds for some sizes only are in it as they are.
@@ -123,19 +168,7 @@ class FreeGraph:
     @cached_property
     def exported(self) -> bytes:
         """The ONNX model.  Raises ``ModelError``."""
-        return self._write(self.graph)
-
-    def _write(self, graph: Graph) -> bytes:
-        # Imported here because a process that runs a saved model does not need onnx.
-        from quantglow.export.onnx.model import export_onnx
-
-        slots: dict[str, tuple[str, int]] = {}
-        for name, dims in self.template:
-            for axis, dim in enumerate(dims):
-                if isinstance(dim, str):
-                    slots.setdefault(dim, (name, axis))
-        model = export_onnx(graph, dimensions=slots, signature=self.programs.signature)
-        return bytes(model.SerializeToString())
+        return _write(self.graph, self.programs.signature)
 
     @property
     def asked(self) -> dict[Guard, str]:
@@ -165,26 +198,45 @@ class FreeGraph:
             if low != high:
                 continue
             fixed[name] = hint
-            if any(map(self.takes, self.elsewhere(name))):
+            # A size of a result is never fixed: what the result is depends on values.
+            if name in self.late or any(map(self.takes, self.elsewhere(name))):
                 reasons = self.fixing(name)
                 why = str(reasons[0]) if reasons else name
                 raise CannotStayFreeError(
-                    f"what the model computes from its dimension {name!r} has an ONNX form at "
-                    f"one size only, so it cannot stay free ({why}). {REMEDY}",
+                    f"what the model computes from {self.called([name])} has an ONNX form at "
+                    f"one size only, so it cannot stay free ({why}). {self.remedy([name])}",
                     self.blame(reasons),
                 )
         return fixed
+
+    def called(self, names: Iterable[str]) -> str:
+        """The dimensions and results that symbols are sizes of."""
+        late = (self.late.get(name) for name in names)
+        return ", ".join(
+            f"its dimension {name!r}"
+            if source is None
+            else f"the size of {source.node.name!r} along axis {source.axis}"
+            for name, source in zip(names, late, strict=True)
+        )
+
+    def remedy(self, names: Iterable[str]) -> str:
+        """The remedy for a model whose sizes cannot stay free."""
+        return LATE_REMEDY if any(name in self.late for name in names) else REMEDY
 
     def elsewhere(self, name: str) -> Iterator[Sizes]:
         """Sizes at which one symbol has another: cases that came, all sizes alike, since one may be
         the sum of others, and this symbol, alone or with one that may have to be as far off."""
         hint = self.hints[name]
-        came = (sizes_at(self.template, case) for case in self.cases)
-        yield from (sizes for sizes in came if sizes[name] != hint)
+        yield from (sizes for sizes in self.came if sizes[name] != hint)
         yield {other: 2 * size for other, size in self.hints.items()}
         yield from ({**self.hints, name: size} for size in _others(hint))
         for other, size in self.hints.items():
             yield {**self.hints, name: hint + 1, other: size + 1}
+
+    @property
+    def came(self) -> Iterator[Sizes]:
+        """Sizes that came."""
+        yield from ({**self.hints, **sizes_at(self.template, case)} for case in self.cases)
 
     def fixing(self, name: str) -> list[Guard]:
         """The guards that fix a symbol."""
@@ -200,15 +252,19 @@ class FreeGraph:
 
     def at(self, sizes: Sizes) -> FreeGraph:
         """The graph made at other sizes.  Raises ``QuantglowError``."""
-        case = case_with(self.template, dict(sizes), self.case.values)
         ones = {name: size for name, size in sizes.items() if size < SMALLEST}
         template = _with_sizes(self.template, ones)
-        return FreeGraph.of(self.programs, template, case, atomic=self.atomic)
+        return FreeGraph.of(self.programs, template, self.case_at(sizes), atomic=self.atomic)
+
+    def case_at(self, sizes: Sizes) -> Case:
+        """The case of some sizes."""
+        case = case_with(self.template, dict(sizes), self.case.values)
+        return replace(case, late=self.late_shapes(sizes))
 
     def takes(self, sizes: Sizes) -> bool:
         """Whether the model takes some sizes."""
         with suppress(QuantglowError):
-            case = case_with(self.template, dict(sizes), self.case.values)
+            case = self.case_at(sizes)
             self.programs.signature.check(case.shape_map)
             self.programs.graph_at(case)
             return True
@@ -223,19 +279,37 @@ class FreeGraph:
             comparison.look_at(sizes)
         return self.exported
 
-    @property
-    def core(self) -> bytes:
-        """The model without the types that ends declare, which not all arrays can have."""
-        return self._write(replace(self.graph, declared={}))
+    def core(self, results: Mapping[str, TensorType]) -> bytes:
+        """The model with some results as inputs, and without the types that ends declare, which not
+        all arrays can have.
+
+        Results that the graph does not compute are inputs that nothing reads.  The operands of the
+        others are outputs, too, by ``_operand_names``.
+        """
+        late = {name: Input(name=name, tensor=kind) for name, kind in results.items()}
+        operands: list[tuple[str, Node]] = []
+
+        def put_in(node: Node) -> Node:
+            if node.name not in late:
+                return node
+            late[node.name] = Input(name=node.name, tensor=node.type)
+            operands.extend(zip(_operand_names(node), node.operands, strict=True))
+            return late[node.name]
+
+        graph = self.graph.rebuild(put_in)
+        inputs, outputs = (*graph.inputs, *late.values()), (*graph.outputs, *operands)
+        return _write(replace(graph, inputs=inputs, outputs=outputs, declared={}))
 
     def probes(self) -> Iterator[Sizes]:
-        """Sizes that came, others near those of the case, and smaller ones."""
-        yield from (sizes_at(self.template, case) for case in self.cases)
+        """Sizes that came, others near those of the case, and smaller ones; results may have no
+        rows."""
+        yield from self.came
         yield dict.fromkeys(self.hints, 1)
         yield {name: hint + 1 + i for i, (name, hint) in enumerate(self.hints.items())}
         yield {name: 2 * hint + 1 for name, hint in self.hints.items()}
         for name, hint in self.hints.items():
-            for size in (1, *_others(hint)):
+            smallest = (0, 1) if name in self.late else (1,)
+            for size in (*smallest, *_others(hint)):
                 yield {**self.hints, name: size}
 
     def refusal(
@@ -246,7 +320,7 @@ class FreeGraph:
         shown = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names) if name in sizes)
         return CannotStayFreeError(
             f"the ONNX form of the model differs from shape to shape, as for {shown}, so its "
-            f"dimensions cannot stay free: {why:.300}. {REMEDY}",
+            f"dimensions cannot stay free: {why:.300}. {self.remedy(names)}",
             self.blame(broken, different),
         )
 
@@ -262,14 +336,22 @@ class ShapeComparison:
     free: FreeGraph
     runs: int = 0
     proven: list[Guards] = field(default_factory=list)
+    _sessions: dict[bool, Session] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.open_guards = list(self.free.asked)
 
     @cached_property
-    def session(self) -> Session:
-        """The exported model."""
-        return open_session(self.free.core)
+    def results(self) -> dict[str, Node]:
+        """The results that decide sizes, by name."""
+        return {source.node.name: source.node for source in self.free.late.values()}
+
+    def session(self, optimize: bool) -> Session:
+        """The exported model, whose results that decide sizes are inputs."""
+        if optimize not in self._sessions:
+            results = {name: node.type for name, node in self.results.items()}
+            self._sessions[optimize] = open_session(self.free.core(results), optimize=optimize)
+        return self._sessions[optimize]
 
     def look_at(self, sizes: Sizes) -> None:
         """Compare at sizes at which an open guard fails.  Raises ``CannotStayFreeError``."""
@@ -296,7 +378,9 @@ class ShapeComparison:
             return []
         different = differences(self.free.graph, special.graph, sizes)
         # A node of the model as it is is right, where sizes of 1 give it another definition, too.
-        return [] if all(isinstance(node, External) for node in different) else different
+        is_right = _have_types_of(self.free.graph, special.graph, sizes)
+        is_right = is_right and all(isinstance(node, External) for node in different)
+        return [] if is_right else different
 
     def run(
         self,
@@ -306,20 +390,45 @@ class ShapeComparison:
         different: Sequence[Node],
     ) -> None:
         """Run both models on the same arrays.  Raises ``CannotStayFreeError`` where they differ."""
+        results = {name: _at(node.type, sizes) for name, node in self.results.items()}
+        # Not optimized without elements: onnxruntime's QLinearMatMul of matrices without a common
+        # size gives what its memory had before.
+        has_elements = 0 not in sizes.values()
         try:
-            case = case_with(self.free.template, dict(sizes), self.free.case.values)
-            feeds = _zero_feeds(self.free.programs.graph_at(case), self.free.case)
-            session = open_session(special.core)
-            expected = session.run({name: feeds[name] for name in session.input_names})
+            session = open_session(special.core(results), optimize=has_elements)
+            inputs = {x.name: _at(x.type, sizes) for x in special.graph.inputs}
+            feeds = _draw_feeds({**inputs, **results}, self.free.case, results)
+            names = self.compared(special)
+            expected = session.run(feeds, names)
         except QuantglowError:
             return
         self.runs += 1
         try:
-            results = self.session.run({name: feeds[name] for name in self.session.input_names})
+            outputs = self.session(has_elements).run(feeds, names)
         except QuantglowError as error:
             raise self.free.refusal(sizes, broken, different, str(error)) from error
-        if not all(map(_is_alike, results, expected)):
+        if not all(map(_is_alike, outputs, expected)):
             raise self.free.refusal(sizes, broken, different, "the results differ")
+
+    def compared(self, special: FreeGraph) -> list[str]:
+        """The outputs of both models: those of the graph, and what decides sizes in both."""
+        names = [name for name, _ in special.graph.outputs]
+        for name, node in self.results.items():
+            if name in special.graph.names:
+                other = set(_operand_names(special.graph.by_name(name)))
+                names += [operand for operand in _operand_names(node) if operand in other]
+        return list(dict.fromkeys(names))
+
+
+def _have_types_of(one: Graph, other: Graph, sizes: Sizes) -> bool:
+    """Whether the outputs of two graphs have the same types at some sizes."""
+    pairs = zip(one.outputs, other.outputs, strict=True)
+    return all(_at(x.type, sizes) == _at(y.type, sizes) for (_, x), (_, y) in pairs)
+
+
+def _operand_names(node: Node) -> list[str]:
+    """Names of the operands of a node as outputs."""
+    return [f"{node.name}:{i}" for i in range(len(node.operands))]
 
 
 def _with_sizes(template: Template, sizes: Sizes) -> Template:
@@ -337,8 +446,27 @@ def sizes_at(template: Template, case: Case) -> dict[str, int]:
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
-def _zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
-    """Arrays for the inputs of a graph: numbers of both signs, indices 0 and 1."""
+def _write(graph: Graph, signature: Signature | None = None) -> bytes:
+    """The graph as an ONNX model; ``signature`` names its dimensions.  Raises ``ModelError``."""
+    # Imported here because a process that runs a saved model does not need onnx.
+    from quantglow.export.onnx.model import export_onnx
+
+    return bytes(export_onnx(graph, signature=signature).SerializeToString())
+
+
+def _at(kind: TensorType, sizes: Sizes) -> TensorType:
+    """The type at sizes of its symbols."""
+    shape = (d.expression.at(sizes) if isinstance(d, Size) else d for d in kind.shape)
+    return kind.with_shape(tuple(shape))
+
+
+def _draw_feeds(
+    inputs: Mapping[str, TensorType], case: Case, results: Collection[str]
+) -> dict[str, Array]:
+    """Arrays for the inputs of a graph: numbers of both signs, indices 0 and 1.
+
+    Integers that are ``results`` of the model are 0: others may be out of bounds.
+    """
     rng = np.random.default_rng(0)
     values = dict(case.values or ())
 
@@ -347,9 +475,9 @@ def _zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
             return np.array(values[name]).reshape(shape).astype(dtype)
         if dtype.kind == "f":
             return (rng.choice([-1, 1], shape) * rng.uniform(*MAGNITUDES, shape)).astype(dtype)
-        return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+        return np.asarray(rng.integers(0, 1 if name in results else 2, shape)).astype(dtype)
 
-    return {x.name: array(x.name, x.type.fixed_shape, x.type.dtype.numpy) for x in graph.inputs}
+    return {n: array(n, kind.fixed_shape, kind.dtype.numpy) for n, kind in inputs.items()}
 
 
 def _others(size: int) -> tuple[int, ...]:

@@ -56,7 +56,8 @@ def _free_model(programs: FreeShapes) -> bytes:
     cases, most, refusals = _know(programs), 0, 0
     for case in _cases(programs, cases):
         try:
-            free = FreeGraph.of(programs, case_template(programs.signature, case), case, cases)
+            template = case_template(programs.signature, case)
+            free = FreeGraph.of(programs, template, case, cases).apart
             if len(free.hints) < most:
                 break  # it would fix a dimension of which the model takes other sizes
             most = len(free.hints)
@@ -185,7 +186,17 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
             f"input_shapes: onnxruntime runs the model at these shapes, since {error}. "
             "Remedy: leave input_shapes out."
         ) from error
+    if graph.has_free_sizes and isinstance(programs, FreeShapes):
+        return _late_model(programs, shapes)
     return bytes(export_onnx(graph).SerializeToString())
+
+
+def _late_model(programs: FreeShapes, shapes: Shapes | None) -> bytes:
+    """The ONNX model of one combination of input shapes, at which results decide sizes."""
+    case = served_case(programs.first)
+    if shapes is not None:
+        case = Case.of(shapes, dict(case.values or ()))
+    return FreeGraph.of(programs, case.shapes, case).apart.model()
 
 
 def _check_values(programs: FreeShapes) -> None:

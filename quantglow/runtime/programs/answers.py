@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -10,7 +9,7 @@ from typing import Literal, get_args
 from quantglow.ir.graph.family import Case
 from quantglow.support.arguments import choice
 from quantglow.support.classes import Concise
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 
 WhileCompiling = Literal["wait", "onnxruntime"]
 WAIT, ONNXRUNTIME = get_args(WhileCompiling)
@@ -44,10 +43,7 @@ class AnswerLog(Concise):
 
     is_on: bool = True
     _answers: dict[Case, Answers] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     @staticmethod
     def of(while_compiling: str, *, is_on: bool = True) -> AnswerLog | None:
@@ -59,10 +55,6 @@ class AnswerLog(Concise):
         """The calls, by case."""
         with self._lock:
             return iter(list(self._answers.values()))
-
-    def forget_threads(self) -> None:
-        """Make a new lock, in a forked child: a thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     def answered(self, case: Case, by: str) -> None:
         """Count a call that onnxruntime answered, or else the program."""

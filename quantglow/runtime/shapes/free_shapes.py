@@ -17,7 +17,6 @@ first one always stays).  Their kernels and constants are shared.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
@@ -62,7 +61,7 @@ from quantglow.support.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.support.processes.threads import SingleFlight, check_not_ending, renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock, SingleFlight, check_not_ending
 from quantglow.transforms.partition import Executable
 
 MOST_PROGRAMS = 32
@@ -116,16 +115,11 @@ class FreeShapes(Concise):
     _arrays: SharedArrays = field(default_factory=SharedArrays, init=False)
     _cache: KeptPrograms = field(init=False)
     _flight: SingleFlight[Case, Served] = field(default_factory=SingleFlight, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock, init=False)
 
     def __post_init__(self) -> None:
         limits = self.most_values, self.most_programs, self.most_nbytes
         self._cache = KeptPrograms(*limits, self.opened.case)
-        renew_after_fork(self)
-
-    def forget_threads(self) -> None:
-        """Make a new lock, in a forked child: a thread of the parent may have held the old one."""
-        self._lock = threading.Lock()
 
     @property
     def target(self) -> str:

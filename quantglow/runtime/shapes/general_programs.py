@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram,
 from quantglow.support import debug
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError, QuantglowError
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 from quantglow.transforms.partition import Executable
 
 MOST_GENERALS = 16
@@ -60,10 +59,7 @@ class GeneralPrograms(Concise):
     _programs: list[ForAll] = field(default_factory=list)
     _joined: list[SymbolicGraph] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     def __len__(self) -> int:
         """The number of programs."""
@@ -72,10 +68,6 @@ class GeneralPrograms(Concise):
     def __iter__(self) -> Iterator[ForAll]:
         """The programs, the oldest first."""
         return iter(list(self._programs))
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, what threads of the parent were doing."""
-        self._lock = threading.Lock()
 
     def executable(
         self, case: Case, compile_piece: Callable[[Case], Executable], may_plan: bool

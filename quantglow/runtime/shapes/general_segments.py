@@ -47,15 +47,8 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import WrongResultError
 from quantglow.support.observing import Observer
 from quantglow.transforms.bind_sizes import bind_sizes
-from quantglow.transforms.partition import (
-    Executable,
-    LateSize,
-    Segment,
-    are_sizes_alike,
-    branches_apart,
-    late_sizes,
-    partition,
-)
+from quantglow.transforms.partition import Executable, Segment, branches_apart, partition
+from quantglow.transforms.size_sources import SizeSource, are_sizes_alike, late_sizes
 
 Planned = tuple[PlannedProgram, OrderedPlan]
 
@@ -82,7 +75,7 @@ class SegmentedProgram(Concise):
     _bindings: dict[tuple[int, ...], CompiledSegment] = field(default_factory=dict)
 
     @cached_property
-    def late(self) -> tuple[tuple[LateSize, ...], ...]:
+    def late(self) -> tuple[tuple[SizeSource, ...], ...]:
         """The sizes that are known when each segment has run."""
         sizes = late_sizes(self.graph).values()
         names = (dict(segment.graph.outputs) for segment in self.segments)

@@ -7,9 +7,8 @@ or 1, another program goes on with the values that are there.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -40,8 +39,9 @@ from quantglow.support.errors import (
     UnsupportedOpError,
 )
 from quantglow.support.observing import observer, observing
-from quantglow.support.processes.threads import renew_after_fork
-from quantglow.transforms.partition import Executable, branches_apart, late_sizes
+from quantglow.support.processes.threads import ForkSafeLock
+from quantglow.transforms.partition import Executable, branches_apart
+from quantglow.transforms.size_sources import check_sources, late_sizes
 
 MOST_SHAPES = 256
 """Maximum number of shapes of results for which an executable keeps how a run goes on."""
@@ -186,14 +186,7 @@ class LatePrograms(Concise):
     graph_at: Callable[[FreeCase], Graph]
     compiler: Compiler
     _programs: list[SegmentedProgram] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, what threads of the parent were doing."""
-        self._lock = threading.Lock()
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     @property
     def programs(self) -> tuple[SegmentedProgram, ...]:
@@ -238,23 +231,14 @@ class LatePrograms(Concise):
         template: Template = case.shapes if is_first else case_template(self.signature, case)
         sizes, guards = symbols(fitting(template, case) or {})
         if graph is None or sizes:
-            graph = self.graph_at(replace(free_case(template, sizes, case.values), late=case.late))
+            free = free_case(template, sizes, case.values)
+            graph = self.graph_at(replace(free, late=case.late, guards=guards))
         late = late_sizes(graph)
-        _check_sizes(graph, late)
         sizes_of_results = (each.node.type.shape[each.axis] for each in late.values())
         guards = find_guards(sizes_of_results) or guards
+        check_sources(graph, guards)
         ports = self.signature.outputs
         source = SymbolicGraph.of(graph, guards, template, case.values, None, ports)
         deciding = {each.node for each in late.values()}
         branches = [b for b in branches_apart(graph) if deciding.isdisjoint(b.nodes)]
         return cut_program(source, graph, guards, self.compiler, branches, dict(case.late))
-
-
-def _check_sizes(graph: Graph, late: Container[str]) -> None:
-    """Raise ``UnsupportedOpError`` for a node that reads the size of a result which is not in the
-    graph, because nothing reads the result itself."""
-    of_inputs = frozenset[str]().union(*(node.symbols for node in graph.inputs))
-    for node in graph.nodes:
-        if missing := [name for name in node.symbols - of_inputs if name not in late]:
-            why = f"it reads sizes of results that nothing else reads: {sorted(missing)}"
-            raise UnsupportedOpError([f"{node.name!r} ({node.op}): {why}"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, OfOneProcess, cached_property
 from quantglow.support.errors import FileFormatError, OptionError, StateFullError
 from quantglow.support.files import read_arrays, writing
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 
 
 class RunnableModel(Protocol):
@@ -47,14 +46,7 @@ class State(OfOneProcess, Concise):
     model: RunnableModel
     programs: StatePrograms
     caches: Caches
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, a call of a thread of the parent; it added no rows yet."""
-        self._lock = threading.Lock()
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     @property
     def length(self) -> int:

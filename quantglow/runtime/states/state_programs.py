@@ -7,7 +7,6 @@ which is a view of the first rows; or whole, by operators that write rows at the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -26,7 +25,7 @@ from quantglow.runtime.shapes.specializations import ServedShapes, served_by_gen
 from quantglow.support import debug
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError, QuantglowError
-from quantglow.support.processes.threads import renew_after_fork
+from quantglow.support.processes.threads import ForkSafeLock
 from quantglow.transforms.program.copy_elision import view_source
 
 MOST_PROGRAMS = 16
@@ -75,14 +74,7 @@ class StatePrograms(Concise):
     _growths: list[Growth] = field(default_factory=list)
     _programs: list[StateProgram] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        renew_after_fork(self)
-
-    def forget_threads(self) -> None:
-        """Forget, in a forked child, that a thread of the parent was making a program."""
-        self._lock = threading.Lock()
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     def rows(self, case: Case) -> int | None:
         """The rows of a state after a call; None where no program will serve it."""

@@ -1,7 +1,8 @@
 """Threads: pools, background threads, single flight, locks renewed in a forked child.
 
 A forked child has none of its parent's threads: a lock that one of them held would stay locked, and
-work that one of them did would never end.  ``renew_after_fork`` renews such objects.
+work that one of them did would never end.  ``renew_after_fork`` renews such objects, as each
+``ForkSafeLock``.
 
 ``start`` runs work beside the calls of a program, as compiling; it ends with the process.
 ``submit`` calls on a pool: Python's pools take no more calls when the main thread has ended,
@@ -104,6 +105,29 @@ def _forget_threads() -> None:
 
 
 at_fork(child=_forget_threads)
+
+
+class ForkSafeLock:
+    """A lock that is free in a forked child, also where a thread of the parent held it.
+
+    ``with lock:`` holds it.  A thread that forks meanwhile holds it no longer in the child.
+    """
+
+    def __init__(self) -> None:
+        self.forget_threads()
+        renew_after_fork(self)
+
+    def forget_threads(self) -> None:
+        """Make a new lock."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        lock.acquire()
+        self._acquired = lock  # only the thread that holds it writes or reads this
+
+    def __exit__(self, *error: object) -> None:
+        self._acquired.release()
 
 
 _threads = Alive[threading.Thread]()

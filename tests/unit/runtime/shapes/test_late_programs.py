@@ -32,7 +32,7 @@ from quantglow.runtime.shapes import late_programs
 from quantglow.runtime.shapes.late_programs import LatePrograms
 from quantglow.support.arrays import Array
 from quantglow.transforms.float import optimize
-from quantglow.transforms.partition import late_sizes
+from quantglow.transforms.size_sources import late_sizes
 from tests.generators.late_points import add_point
 from tests.support.effort import expensive
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
@@ -294,6 +294,69 @@ def test_a_model_that_reads_only_the_size_of_a_result_is_left_to_onnxruntime() -
     compiled = qg.compile(model, num_threads=1)
     for count in (3, 0, 5):
         np.testing.assert_array_equal(compiled(with_positives(count)), [2, count])
+
+
+def test_an_operator_that_passes_a_size_on_does_not_decide_it() -> None:
+    """Det runs in onnxruntime, too, and comes first: it reads the number of places only."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Shape", ["places"], ["count"], start=1),
+        node("Concat", ["count", "matrix"], ["size"], axis=0),
+        node("Expand", ["one", "size"], ["ones"]),
+        node("Det", ["ones"], ["det"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "matrices",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])],
+        [
+            helper.make_tensor_value_info("det", TensorProto.FLOAT, [None]),
+            helper.make_tensor_value_info("places", TensorProto.INT64, [2, None]),
+        ],
+        [
+            numpy_helper.from_array(np.array([4, 4]), "matrix"),
+            numpy_helper.from_array(np.float32([1]), "one"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    programs = programs_of(model)
+    for count in (5, 2, 7):
+        x = with_positives(count)
+        agree(run(programs, x), by_onnxruntime(model, {"x": x}))
+
+
+@pytest.mark.parametrize("least", [0, 4])
+def test_a_size_of_what_nothing_reads_does_not_decide_the_graph(least: int) -> None:
+    """More positive values than ``least`` let all be added to one; no program knows how many."""
+    one = {
+        op: helper.make_graph([node(op, ["x", "one"], ["r"])], op, [], []) for op in ("Add", "Sub")
+    }
+    for graph in one.values():
+        graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
+    nodes = [
+        node("Relu", ["x"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Size", ["places"], ["count"]),
+        node("Greater", ["count", "least"], ["many"]),
+        node("If", ["many"], ["y"], then_branch=one["Add"], else_branch=one["Sub"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "deciding",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, COLUMNS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.array(2 * least), "least"),
+            numpy_helper.from_array(np.float32(1), "one"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(qg.UnsupportedOpError, match=r"nothing reads decide .*: places_1"):
+        run(programs_of(model), with_positives(8))
+    compiled = qg.compile(model, num_threads=1)
+    for count in (8, 2, 0, 5):
+        x = with_positives(count)
+        agree([compiled(x)], by_onnxruntime(model, {"x": x}))
 
 
 @pytest.mark.slow

@@ -1,0 +1,171 @@
+"""``export_onnx`` of models in which results decide sizes, float and int8: one model for all sizes.
+
+Where the graph depends on such a size, nodes of the model stay as they are, or it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.api.models.families import Built, free_programs, open_late_family
+from quantglow.importer.onnx import open_model
+from quantglow.interpreter import interpret
+from quantglow.ir.graph.family import Case
+from quantglow.ort.session import Session
+from quantglow.runtime.exports.onnx_models import whole_model
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.support.arrays import Array
+from tests.support.late_graphs import bound, decide_by_hand, symbolic_graph
+from tests.support.late_models import BUILDERS
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
+from tests.unit.runtime.shapes.test_late_programs import (
+    FREE,
+    agree,
+    choosing_largest,
+    pairing,
+    with_positives,
+)
+
+node = helper.make_node
+Feeds = Mapping[str, Array]
+
+STEPS = 0.03
+"""Maximum error of an output in int8, as a share of its largest value: a few steps."""
+
+
+def programs_of(model: onnx.ModelProto) -> FreeShapes:
+    """Programs of a model to its end."""
+    return free_programs(Built(open_late_family(open_model(model))), Compiler.of(num_threads=1))
+
+
+def exported(programs: FreeShapes, feeds: Feeds, shapes: Any = None) -> Session:
+    """The exported model; one of fixed shapes was compiled."""
+    if not programs.signature.is_free:
+        programs.prepare(Case.of({name: array.shape for name, array in feeds.items()}))
+    model = whole_model(programs, shapes)
+    onnx.checker.check_model(model, full_check=True)
+    return Session(model)
+
+
+def run(session: Session, feeds: Feeds) -> list[Array]:
+    return session.run({name: feeds[name] for name in session.input_names})
+
+
+@pytest.mark.parametrize("kind", ["detector", "rows", "crops", "decoder"])
+def test_one_model_serves_all_late_sizes(kind: str) -> None:
+    late = BUILDERS[kind]()
+    session = exported(programs_of(late.model), late.sample(3, 0))
+    original = Session(late.model.SerializeToString())
+    for feeds in late.distinct():
+        agree(run(session, feeds), original.run(feeds))
+
+
+@pytest.mark.parametrize("kind", ["detector", "rows", "crops", "decoder"])
+def test_one_int8_model_serves_all_late_sizes(kind: str) -> None:
+    late = BUILDERS[kind]()
+    graph = symbolic_graph(late.model, late.sample(3, 0))
+    decisions = decide_by_hand(graph, [late.sample(7, 0), late.sample(3, 1), late.sample(5, 2)])
+    programs = programs_of(late.model)
+    make = programs.graph_at
+    programs = replace(programs, graph_at=lambda case: decisions.apply(make(case)))
+    session = exported(programs, late.sample(3, 0))
+    for feeds in (late.sample(size, 60 + size) for size in (7, 1, 2, 4, 1, 7, 3)):
+        expected = interpret(bound(decisions.apply(graph), feeds), feeds)
+        for one, other in zip(run(session, feeds), expected, strict=True):
+            assert one.shape == other.shape
+            limit = STEPS * float(np.abs(other).max(initial=0))
+            np.testing.assert_allclose(one, other, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("model", [pairing(), FREE], ids=["fixed", "free"])
+def test_a_size_of_0_is_served_too(model: onnx.ModelProto) -> None:
+    session = exported(programs_of(model), {"x": with_positives(8)})
+    for count in (4, 0, 2, 8, 0, 6):
+        x = with_positives(count, seed=count)
+        agree(run(session, {"x": x}), by_onnxruntime(model, {"x": x}))
+
+
+def test_shapes_of_inputs_may_be_fixed() -> None:
+    programs = programs_of(FREE)
+    programs.prepare(Case.of({"x": (6, 4)}))
+    model = onnx.ModelProto.FromString(whole_model(programs, {"x": (5, 4)}))
+    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [5, 4]
+    for count in (4, 0, 2):
+        x = with_positives(count, 5, 4)
+        agree(by_onnxruntime(model, {"x": x}), by_onnxruntime(FREE, {"x": x}))
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], **known: object
+) -> onnx.ModelProto:
+    """Nodes from float inputs [.., 4] to ``y``."""
+    graph = helper.make_graph(
+        nodes,
+        "late",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n} rows", 4]) for n in inputs],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in known.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+CHOSEN = [
+    node("Greater", ["x", "zero"], ["positive"]),
+    node("NonZero", ["positive"], ["places"]),
+    node("Transpose", ["places"], ["index"], perm=[1, 0]),
+    node("GatherND", ["x", "index"], ["values"]),
+]
+ZERO = np.float32(0)
+
+
+def test_a_branch_that_a_late_size_decides_stays_as_it_is() -> None:
+    """More than four values are doubled, fewer are negated."""
+    ends = [helper.make_tensor_value_info("r", TensorProto.FLOAT, [None])]
+    more = helper.make_graph([node("Add", ["values", "values"], ["r"])], "more", [], ends)
+    less = helper.make_graph([node("Neg", ["values"], ["r"])], "less", [], ends)
+    nodes = [
+        *CHOSEN,
+        node("Size", ["values"], ["count"]),
+        node("Greater", ["count", "four"], ["many"]),
+        node("If", ["many"], ["y"], then_branch=more, else_branch=less),
+    ]
+    model = model_of(nodes, ["x"], zero=ZERO, four=np.array(4))
+    session = exported(programs_of(model), {"x": with_positives(8)})
+    for count in (8, 2, 5, 4, 1, 0, 12):
+        x = with_positives(count, 5, seed=count)
+        agree(run(session, {"x": x}), by_onnxruntime(model, {"x": x}))
+
+
+def test_equal_sizes_of_results_are_not_taken_for_one() -> None:
+    """Values of both inputs side by side, each repeated as often as the other has values."""
+    nodes = [
+        *(node("Greater", [name, "zero"], [f"{name} mask"]) for name in "ab"),
+        *(node("Compress", [name, f"{name} flat"], [f"{name} values"]) for name in "ab"),
+        *(node("Reshape", [f"{name} values", "column"], [f"{name} column"]) for name in "ab"),
+        node("Transpose", ["b column"], ["b row"], perm=[1, 0]),
+        node("Mul", ["a column", "b row"], ["y"]),
+    ]
+    flat = [node("Reshape", [f"{name} mask", "flat"], [f"{name} flat"]) for name in "ab"]
+    nodes = [*nodes[:2], *flat, *nodes[2:]]
+    known = {"zero": ZERO, "flat": np.array([-1]), "column": np.array([-1, 1])}
+    model = model_of(nodes, ["a", "b"], **known)
+    session = exported(programs_of(model), {name: with_positives(8) for name in "ab"})
+    for counts in ((3, 5), (4, 4), (1, 6), (0, 3), (7, 1)):
+        pairs = zip("ab", counts, strict=True)
+        feeds = {name: with_positives(count, 5, seed=count) for name, count in pairs}
+        agree(run(session, feeds), by_onnxruntime(model, feeds))
+
+
+def test_a_size_that_an_operator_has_as_a_number_is_refused() -> None:
+    """TopK of the half of the values: no graph has a free number of them."""
+    with pytest.raises(qg.ModelError, match=r"places_1.*Remedy: make the model choose a fixed"):
+        whole_model(programs_of(choosing_largest()), None)
