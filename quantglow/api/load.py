@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quantglow.api.options import ProgramOptions
 from quantglow.codegen.llvm.cache import ENVIRONMENT, CarriedObjects
@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report, build_report
 from quantglow.ir.graph.family import Case, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
+from quantglow.ir.graph.signature import Signature, are_outputs
 from quantglow.ir.ops.external import External
 from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
@@ -147,16 +147,19 @@ def compile_saved(
     target: str,
     threads: int,
     schedule: Schedule,
-    shapes: Sequence[Shapes],
+    cases: Sequence[Sequence[Any]],
     cache: str,
 ) -> list[Array]:
-    """Compile a saved model for input shapes in a child process, whose cache is this folder."""
+    """Compile a saved model for cases in a child process, whose cache is this folder."""
     os.environ[ENVIRONMENT] = cache
     for name in ("QUANTGLOW_DEBUG", "QUANTGLOW_DUMP_DIR", "QUANTGLOW_VERIFY"):
         os.environ.pop(name, None)
     model = load(path, target, threads, schedule=schedule)
     head = model.head if isinstance(model, PartlyCompiledModel) else model
-    head.warm_up(shapes)
+    programs = head.specialisations
+    if isinstance(programs, FreeShapes):
+        for case in map(Case.from_json, cases):
+            programs.prepare(case)
     entries(resolve(target))
     run_pieces_address(resolve(target))
     return []

@@ -8,7 +8,7 @@ A ``Case`` has the input shapes, and the values of deciding inputs, that one gra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -125,6 +125,18 @@ class Case(FreeCase):
     def shape_map(self) -> Shapes:
         """Shapes by name."""
         return dict(self.shapes)
+
+    def to_json(self) -> list[Any]:
+        """Shapes and values in types that ``json`` writes."""
+        return [dict(self.shapes), self.value_map]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> Case:
+        """The case from the result of ``to_json``.  Raises ``TypeError`` or ``ValueError``."""
+        shapes, values = data
+        case = Case.of({str(name): tuple(map(int, shape)) for name, shape in shapes.items()})
+        known = None if values is None else Case.of({}, values_from_json(values)).values
+        return replace(case, values=known)
 
     @property
     def whatever_values(self) -> Case:

@@ -28,7 +28,7 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import add, code_versions
 from quantglow.codegen.llvm.machine import copy_machine, host_entry
 from quantglow.codegen.llvm.targets import LEVELS, NATIVE, resolve, runs_here
-from quantglow.ir.graph.signature import Shapes
+from quantglow.ir.graph.family import Case
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.archives import CODE, CODE_TEXT
 from quantglow.support.errors import BackendError, OptionError
@@ -147,9 +147,9 @@ def code_for(
     path: str | os.PathLike[str],
     names: Sequence[str],
     compiler: Compiler,
-    shapes: Sequence[Shapes],
+    cases: Sequence[Case],
 ) -> IncludedCode:
-    """The code of a saved model for targets and input shapes.
+    """The code of a saved model for targets and cases.
 
     Raises ``OptionError``, and ``BackendError`` if it cannot be made.
     """
@@ -163,7 +163,7 @@ def code_for(
         "path": os.fspath(path),
         "threads": compiler.num_threads,
         "schedule": compiler.schedule,
-        "shapes": [{name: list(shape) for name, shape in each.items()} for each in shapes],
+        "cases": [case.to_json() for case in cases],
     }
     entries: dict[str, Data] = {**host_entry()}
     for name in names:

@@ -15,7 +15,6 @@ from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import PortDim, Shapes, Signature
-from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ort.fallback import FallbackNode
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import Build, Compiler
@@ -182,8 +181,8 @@ class ModelPrograms(Protocol):
         """The compiler of its programs."""
 
     @property
-    def shapes(self) -> list[dict[str, FixedShape]]:
-        """Input shapes of the programs that are kept, the last used one last."""
+    def cases(self) -> list[Case]:
+        """Cases of the programs that are kept, the last used one last."""
 
     @property
     def target(self) -> str:
@@ -234,8 +233,8 @@ class OneShape(Concise):
     compiler: Compiler
 
     @property
-    def shapes(self) -> list[dict[str, FixedShape]]:
-        """Nothing: its program serves one shape."""
+    def cases(self) -> list[Case]:
+        """None: its program serves one shape."""
         return []
 
     @property

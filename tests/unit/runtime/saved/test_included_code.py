@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.codegen.llvm.cache import carried_entry
@@ -114,6 +117,45 @@ def test_the_first_part_of_a_cut_model_brings_its_code(
     forbid_compiling()
     loaded = qg.load(tmp_path / "cut.qgm", num_threads=1, code="require")
     assert [array.tobytes() for array in loaded.run(["f"], feeds)] == expected
+
+
+def repeated_rows() -> onnx.ModelProto:
+    """Positive elements of ``x`` that is repeated ``n`` times, and a product of them: the values of
+    an input decide shapes, and the elements do."""
+    node, info = helper.make_node, helper.make_tensor_value_info
+    nodes = [
+        node("Cast", ["n"], ["count"], to=TensorProto.INT64),
+        node("Tile", ["x", "count"], ["all"]),
+        node("Relu", ["all"], ["positive"]),
+        node("NonZero", ["positive"], ["places"]),
+        node("Transpose", ["places"], ["index"], perm=[1, 0]),
+        node("GatherND", ["positive", "index"], ["values"]),
+        node("Reshape", ["values", "column"], ["rows"]),
+        node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "repeated",
+        [info("x", TensorProto.FLOAT, ["N", 4]), info("n", TensorProto.INT32, [2])],
+        [info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.array([-1, 1]), "column"),
+            numpy_helper.from_array(floats(1, 3), "w"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_values_of_inputs_that_decide_are_known_where_the_code_is_made(
+    tmp_path: Path, forbid_compiling: Callable[[], None]
+) -> None:
+    first = qg.compile(repeated_rows(), num_threads=1)
+    calls = [{"x": floats(3, 4), "n": np.int32([times, 1])} for times in (2, 3)]
+    expected = [first.run(None, feeds)[0].tobytes() for feeds in calls]
+    first.save(tmp_path / "late.qgm", include_code="native")
+    forbid_compiling()
+    loaded = qg.load(tmp_path / "late.qgm", num_threads=1, code="require")
+    assert [loaded.run(None, feeds)[0].tobytes() for feeds in calls] == expected
 
 
 RUN = """
