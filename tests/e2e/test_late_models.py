@@ -279,10 +279,11 @@ def test_the_exported_model_agrees_in_onnxruntime(kind: str, folder: Path) -> No
 @pytest.mark.parametrize("kind", kinds(*LATE))
 def test_the_exported_model_agrees_where_nothing_is_chosen(kind: str, folder: Path) -> None:
     """Not optimized: onnxruntime's QLinearMatMul of matrices without a common size gives what its
-    memory had before."""
+    memory had before.  The program of this size has fewer operators than the exported graph, which
+    round."""
     session = Session(exported(kind, folder).SerializeToString(), 2, optimize=False)
     feeds = late_model(kind).distinct()[1]
-    assert largest_error(session.run(feeds), quantized(kind).run(None, feeds)) < EXPORTED
+    assert largest_error(session.run(feeds), quantized(kind).run(None, feeds)) < NEAR
 
 
 @pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
