@@ -44,7 +44,7 @@ from quantglow.runtime.shapes.general_plans import Ends
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
-from quantglow.support.errors import WrongResultError
+from quantglow.support.errors import UnsupportedOpError, WrongResultError
 from quantglow.support.observing import Observer
 from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.partition import (
@@ -91,15 +91,22 @@ class SegmentedProgram(Concise):
     def symbols_before(self) -> tuple[frozenset[str], ...]:
         """The symbols that have values before each segment, and behind the last one."""
         sizes = [frozenset(each.symbol for each in late) for late in self.late]
-        first = frozenset(self.guards.hints).difference(*sizes)
+        first = frozenset[str]().union(*(node.symbols for node in self.graph.inputs))
         return tuple(accumulate(sizes, frozenset.union, initial=first))
 
     @cached_property
     def executable(self) -> tuple[LoadedProgram | Executable | None, ...]:
-        """The machine code and the sessions.  They may add guards."""
+        """The machine code and the sessions.  They may add guards.
+
+        Raises ``UnsupportedOpError`` where a guard is about a size that nothing gives.
+        """
         with debug.time_stage("general segments"):
             parts = zip(self.segments, self.plans, self._symbols, strict=True)
             executables = tuple(starmap(self._compile, parts))
+        *_, symbols = self.symbols_before
+        if open_guards := [g for g in self.guards.recorded if not g.expression.names <= symbols]:
+            why = ", ".join(map(str, open_guards))
+            raise UnsupportedOpError([f"sizes of results that nothing reads decide: {why}"])
         self.guards.is_closed = True
         return executables
 
