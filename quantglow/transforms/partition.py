@@ -192,12 +192,19 @@ class _Levels:
         self.sizes = Counter(map(self.key, self.owners))
         self.fixed = {node for _, node in self.graph.outputs}
         self.fixed |= {branch.condition for branch in self.branches}
-        self.fixed |= self.deciding
+        self.fixed |= self.deciding | self.joint
 
     @cached_property
     def deciding(self) -> frozenset[Node]:
         """The nodes that decide sizes."""
         return frozenset(late.node for late in self.late.values())
+
+    @property
+    def joint(self) -> frozenset[Node]:
+        """The results of nodes of the model that have several: one run gives them all."""
+        nodes = [node for node in self.owners if isinstance(node, External)]
+        counts = Counter((node.model, node.args) for node in nodes)
+        return frozenset(node for node in nodes if counts[node.model, node.args] > 1)
 
     def sources(self, node: Node) -> list[Node]:
         return [o for o in node.operands if o in self.owners]

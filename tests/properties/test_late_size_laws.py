@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from quantglow.api.models.parts import loop_driver
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Case
 from quantglow.ort.session import failures
@@ -12,7 +16,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.late_programs import LatePrograms
 from quantglow.transforms.float import optimize
 from tests.fuzz.compare import session
-from tests.generators.late_points import with_late_points
+from tests.generators.late_points import add_loop, add_point, with_late_points
 from tests.generators.onnx_models.models import Feeds, drawn
 
 GROUPS, SEEDS = 4, 6
@@ -39,10 +43,10 @@ def share_apart(actual: np.ndarray, expected: np.ndarray) -> float:
     return float((~is_alike).mean())
 
 
-def checked(seed: int) -> bool:
+def checked(seed: int, points: Sequence[Callable[..., None]] | None = None) -> bool:
     """Check the model of a seed; False where that has no late point, or onnxruntime refuses it."""
     case = drawn(seed)
-    model = with_late_points(case.model, np.random.default_rng(seed + 1))
+    model = with_late_points(case.model, np.random.default_rng(seed + 1), points)
     if model is None:
         return False
     source = open_model(model)
@@ -55,6 +59,7 @@ def checked(seed: int) -> bool:
     except failures():
         return False
     compiler = Compiler.of(num_threads=1 + seed % 3)
+    compiler = replace(compiler, drivers=(loop_driver(compiler),))
     programs = LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
     for feeds, outputs in zip(fed, expected, strict=True):
         key = Case.of({name: array.shape for name, array in feeds.items()})
@@ -68,3 +73,11 @@ def checked(seed: int) -> bool:
 def test_late_points_at_any_place_compute_what_onnxruntime_computes(group: int) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)
     assert sum(map(checked, seeds)) >= SEEDS // 2
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_loops_of_computed_trips_at_any_place_compute_what_onnxruntime_computes(
+    group: int,
+) -> None:
+    seeds = range(group * SEEDS, (group + 1) * SEEDS)
+    assert sum(checked(seed, (add_loop, add_loop, add_point)) for seed in seeds) >= SEEDS // 2

@@ -26,7 +26,7 @@ from quantglow.ir.symbolic.size import Dim, FixedShape, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.plans import PlannedProgram, Planning
-from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
+from quantglow.ort.fallback import Driver, FallbackNode, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import LoadedProgram
 from quantglow.runtime.programs.build import Compiler, ProgramBackend
@@ -66,7 +66,7 @@ MOST_BINDINGS = 256
 class SegmentedProgram(Concise):
     """A program for all shapes in several segments.
 
-    ``plans``: None for segments of onnxruntime, for those without free sizes, and for those that a
+    ``plans``: None for segments of drivers, for those without free sizes, and for those that a
     backend compiles at each size.  ``pinned``: the shapes of results of late sizes for which it was
     made; sizes of 0 and 1 are fixed.
     """
@@ -120,9 +120,7 @@ class SegmentedProgram(Concise):
     ) -> LoadedProgram | Executable | None:
         """The code of a segment; None where it is compiled at each size."""
         target, threads = self.compiler.target, self.compiler.num_threads
-        if plan is None and (
-            isinstance(segment.backend, OnnxRuntimeBackend) or not segment.graph.symbols
-        ):
+        if plan is None and (isinstance(segment.backend, Driver) or not segment.graph.symbols):
             return segment.backend.compile(segment.graph, self.compiler.name, threads)
         if plan is None or target is None:
             return None
@@ -224,9 +222,9 @@ class SegmentedProgram(Concise):
     def show(
         self, position: int, values: Values, watcher: Observer, feeds: Mapping[str, Array]
     ) -> None:
-        """Show an observer a segment that runs; sessions of onnxruntime show theirs."""
+        """Show an observer a segment that runs; drivers show what they run."""
         segment = self.segments[position]
-        if not isinstance(segment.backend, OnnxRuntimeBackend):
+        if not isinstance(segment.backend, Driver):
             watcher.saw_graph(bind_sizes(segment.graph, values), feeds)
 
     @cached_property
@@ -334,8 +332,7 @@ def cut_program(
 ) -> SegmentedProgram:
     """The program of a graph in segments, planned for its hints; see there for ``pinned``."""
     backend = compiler.backend
-    backends = (*compiler.backends, backend, OnnxRuntimeBackend())
-    segments = partition(graph, backends, branches)
+    segments = partition(graph, compiler.executors(backend), branches)
     with debug.time_stage("general plan"):
         plans = tuple(
             _plan(s, compiler)
