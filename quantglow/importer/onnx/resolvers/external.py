@@ -300,10 +300,20 @@ def _rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     defined |= {name for node in graph.node for name in node.output}
     outer = {name: new for name, new in names.items() if name not in defined}
+    new_names = {*outer.values(), *defined}
+    # A body may define what another value is called in the graph.
+    for name in sorted(defined.intersection(outer.values())):
+        inner = f"{name}:inner"
+        while inner in new_names:
+            inner += "'"
+        outer[name] = inner
+        new_names.add(inner)
     for node in graph.node:
         node.CopyFrom(rename(node, outer))
-    for output in graph.output:
-        output.name = outer.get(output.name, output.name)
+    for info in (*graph.input, *graph.output):
+        info.name = outer.get(info.name, info.name)
+    for tensor in graph.initializer:
+        tensor.name = outer.get(tensor.name, tensor.name)
 
 
 def check_external(node: External) -> None:
