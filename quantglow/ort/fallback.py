@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
@@ -15,7 +15,7 @@ from quantglow.ir.ops.external import External
 from quantglow.ort.session import NAME, Session, open_session
 from quantglow.support.arguments import fields_named
 from quantglow.support.arrays import Array
-from quantglow.transforms.partition import Executable, Segment
+from quantglow.transforms.partition import Backend, Executable, Segment
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,23 @@ def whole_model(reasons: Sequence[str]) -> tuple[FallbackNode, ...]:
     return tuple(FallbackNode("(all)", "the whole model", NAME, reason) for reason in reasons)
 
 
+@runtime_checkable
+class Driver(Backend, Protocol):
+    """A backend whose executables take arrays of any sizes, and show an observer what they run."""
+
+    def entries(self, segment: Segment) -> tuple[FallbackNode, ...]:
+        """Entries of the operators of a segment that onnxruntime runs."""
+
+
 def segment_entries(segment: Segment) -> tuple[FallbackNode, ...]:
-    """Entries of the operators of a segment, with the reasons that importing gave."""
+    """Entries of the operators of a segment that are not compiled."""
+    if isinstance(segment.backend, Driver):
+        return segment.backend.entries(segment)
+    return _entries(segment)
+
+
+def _entries(segment: Segment) -> tuple[FallbackNode, ...]:
+    """Entries of all operators of a segment, with the reasons that importing gave."""
     backend = segment.backend.name
     return tuple(
         FallbackNode(node.name, node.op_type, backend, node.reason)
@@ -78,6 +93,10 @@ class OnnxRuntimeBackend:
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """A session of the segment.  Raises ``FallbackError``."""
         return OnnxRuntimeExecutable(open_session(_segment_model(segment), num_threads))
+
+    def entries(self, segment: Segment) -> tuple[FallbackNode, ...]:
+        """Entries of all operators of a segment."""
+        return _entries(segment)
 
 
 def _segment_model(segment: Graph) -> bytes:

@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.external import External
 from quantglow.ir.ops.work import count_macs
 from quantglow.ir.symbolic.size import Dim, decide, likely
 from quantglow.support.arrays import Array
@@ -170,12 +171,19 @@ class _Levels:
         self.sizes = Counter(map(self.key, self.owners))
         self.fixed = {node for _, node in self.graph.outputs}
         self.fixed |= {branch.condition for branch in self.branches}
-        self.fixed |= self.deciding
+        self.fixed |= self.deciding | self.joint
 
     @cached_property
     def deciding(self) -> frozenset[Node]:
         """The nodes that decide sizes."""
         return frozenset(late.node for late in self.late.values())
+
+    @property
+    def joint(self) -> frozenset[Node]:
+        """The results of nodes of the model that have several: one run gives them all."""
+        nodes = [node for node in self.owners if isinstance(node, External)]
+        counts = Counter((node.model, node.args) for node in nodes)
+        return frozenset(node for node in nodes if counts[node.model, node.args] > 1)
 
     def sources(self, node: Node) -> list[Node]:
         return [o for o in node.operands if o in self.owners]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -13,13 +13,19 @@ from quantglow.importer.onnx.reading.proto import infer
 MOST_POINTS = 3
 """Maximum number of late points of a model."""
 
+MOST_ELEMENTS = 512
+"""Maximum size of a value that a loop carries."""
 
-def with_late_points(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto | None:
-    """The model with some values changed in rows that are chosen while it runs; None where no value
-    has rows, or the opset no ScatterND.
 
-    The rows whose first element is positive are gathered, computed with, and scattered back: shapes
-    behind stay what they were, and the number of rows is 0, 1 or more.
+def with_late_points(
+    model: onnx.ModelProto,
+    rng: np.random.Generator,
+    points: Sequence[Callable[..., None]] | None = None,
+) -> onnx.ModelProto | None:
+    """The model with some values changed at late points, each of a kind in ``points``; None where
+    no value has rows, or the opset no ScatterND.
+
+    Shapes behind a point are what they were.
     """
     if next(entry.version for entry in model.opset_import if not entry.domain) < 11:
         return None
@@ -30,7 +36,8 @@ def with_late_points(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.M
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     for name in map(str, names):
-        add_point(changed.graph, name, shapes[name], rng)
+        kinds = points or (add_point,)
+        kinds[rng.integers(len(kinds)) if points else 0](changed.graph, name, shapes[name], rng)
     return changed
 
 
@@ -48,7 +55,8 @@ def value_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]]
 def add_point(
     graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
-    """Let what reads a value read it with some rows changed."""
+    """Let what reads a value read it with some rows changed: those whose first element is positive
+    are gathered, computed with, and scattered back.  Their number is 0, 1 or more."""
     inner = int(np.prod(shape[1:]))
     known = {
         "wide": np.array([shape[0], -1]),
@@ -81,11 +89,115 @@ def add_point(
         node("Reshape", "product back", "new"),
         node("ScatterND", "value places new", "changed"),
     ]
+    insert(graph, name, of("changed"), nodes)
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())
+
+
+def add_loop(
+    graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    """Let what reads a value read the mean of the states of a Loop, which is not longer than the
+    number of its positive rows: a state begins as the value, and appends itself to all states, of
+    which the next one has a part.
+
+    The number of trips, or a condition, is computed; the states are carried, or stacked.
+    """
+    inner = int(np.prod(shape[1:]))
+    if shape[0] * inner > MOST_ELEMENTS:
+        add_point(graph, name, shape, rng)
+        return
+    known = {
+        "wide": np.array([shape[0], -1]),
+        "first": np.array(0),
+        "zero": np.array(0, np.float32),
+        "one": np.array(1, np.int64),
+        "flat": np.array([1, shape[0], inner]),
+        "matrix shape": np.array([shape[0], inner]),
+        "back": np.array(shape),
+        "line": np.array([1, shape[0] * inner, -1]),
+        "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
+    }
+
+    def of(key: str) -> str:
+        return name if key == "value" else f"{name}|{key}"
+
+    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
+        names = [of(key) if key != "-" else "" for key in reads.split(", ")]
+        results = list(map(of, result.split(", ")))
+        return helper.make_node(kind, names, results, **attributes)
+
+    is_stacked, is_conditional = (bool(rng.integers(2)) for _ in range(2))
+    trip_nodes = [
+        node("MatMul", "state, w", "product"),
+        *_mean("before", "history", node),
+        node("Reshape", "before mean, matrix shape", "mean of all"),
+        node("Add", "product, mean of all", "sum"),
+        node("Tanh", "sum", "next"),
+        node("Reshape", "next, flat", "row"),
+        node("Concat", "history, row", "longer", axis=0),
+        node("Add", "trip, one", "following"),
+        node("Less", "following, count", "is next")
+        if is_conditional
+        else node("Identity", "holds", "is next"),
+        node("Identity", "next", "stackable"),
+    ]
+    state, history = [shape[0], inner], [None, shape[0], inner]
+    value = helper.make_tensor_value_info
+    takes = [
+        value(of("trip"), TensorProto.INT64, []),
+        value(of("holds"), TensorProto.BOOL, []),
+        value(of("state"), TensorProto.FLOAT, state),
+        value(of("history"), TensorProto.FLOAT, history),
+    ]
+    gives = [
+        value(of("is next"), TensorProto.BOOL, []),
+        value(of("next"), TensorProto.FLOAT, state),
+        value(of("longer"), TensorProto.FLOAT, history),
+        value(of("stackable"), TensorProto.FLOAT, state),
+    ]
+    body = helper.make_graph(trip_nodes, of("body"), takes, gives)
+    last = "start, stacked" if is_stacked else "grown"
+    nodes = [
+        node("Reshape", "value, wide", "matrix"),
+        node("Gather", "matrix, first", "firsts", axis=1),
+        node("Greater", "firsts, zero", "positive"),
+        node("Cast", "positive", "ones", to=TensorProto.INT64),
+        node("ReduceSum", "ones", "count", keepdims=0),
+        node("Less", "first, count", "some"),
+        node("Reshape", "matrix, flat", "start"),
+        node(
+            "Loop",
+            "-, some, matrix, start" if is_conditional else "count, -, matrix, start",
+            "last, grown, stacked",
+            body=body,
+        ),
+        node("Concat", last, "states", axis=0),
+        *_mean("after", "states", node),
+        node("Reshape", "after mean, back", "changed"),
+    ]
+    insert(graph, name, of("changed"), nodes)
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())
+
+
+def _mean(
+    prefix: str, value: str, node: Callable[..., onnx.NodeProto]
+) -> tuple[onnx.NodeProto, ...]:
+    """The mean of a value along its first axis, in operators that have one form in all opsets."""
+    return (
+        node("Transpose", value, f"{prefix} turned", perm=[1, 2, 0]),
+        node("Reshape", f"{prefix} turned, line", f"{prefix} line"),
+        node("GlobalAveragePool", f"{prefix} line", f"{prefix} mean"),
+    )
+
+
+def insert(
+    graph: onnx.GraphProto, name: str, changed: str, nodes: Sequence[onnx.NodeProto]
+) -> None:
+    """Put nodes behind the one that computes a value; those after them read ``changed`` for it."""
     makers = (i for i, item in enumerate(graph.node) if name in item.output)
     after = next(makers, -1) + 1
     for item in graph.node[after:]:
-        item.input[:] = [of("changed") if each == name else each for each in item.input]
+        item.input[:] = [changed if each == name else each for each in item.input]
     others = list(graph.node)
     del graph.node[:]
     graph.node.extend([*others[:after], *nodes, *others[after:]])
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())

@@ -4,12 +4,13 @@ and exported."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from quantglow.api.models.families import Built, free_programs, open_late_family
+from quantglow.api.models.parts import loop_driver
 from quantglow.importer.onnx import Source, open_model
 from quantglow.ir.graph.family import Case
 from quantglow.ort.session import Session, failures
@@ -20,7 +21,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError, ModelError, UnsupportedOpError
 from quantglow.transforms.float import optimize
 from tests.fuzz.compare import session
-from tests.generators.late_points import with_late_points
+from tests.generators.late_points import add_loop, add_point, with_late_points
 from tests.generators.onnx_models.models import Feeds, drawn
 
 GROUPS, SEEDS = 4, 6
@@ -62,10 +63,10 @@ class LateCase:
                 assert share_apart(one, np.asarray(other)) <= MOST_DIFFERENT
 
 
-def late_case(seed: int) -> LateCase | None:
+def late_case(seed: int, points: Sequence[Callable[..., None]] | None = None) -> LateCase | None:
     """The case of a seed; None where that has no late point, or onnxruntime refuses it."""
     case = drawn(seed)
-    model = with_late_points(case.model, np.random.default_rng(seed + 1))
+    model = with_late_points(case.model, np.random.default_rng(seed + 1), points)
     if model is None:
         return None
     source = open_model(model)
@@ -83,13 +84,14 @@ def shapes_of(feeds: Feeds) -> Case:
     return Case.of({name: array.shape for name, array in feeds.items()})
 
 
-def are_programs_right(seed: int) -> bool:
+def are_programs_right(seed: int, points: Sequence[Callable[..., None]] | None = None) -> bool:
     """Check the programs of a seed's model; False where it has none: also where results that
     nothing reads have sizes that decide."""
-    case = late_case(seed)
+    case = late_case(seed, points)
     if case is None:
         return False
     source, compiler = case.source, Compiler.of(num_threads=1 + seed % 3)
+    compiler = replace(compiler, drivers=(loop_driver(compiler),))
     programs = LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
     try:
         programs.executable(shapes_of(case.samples[0]))
@@ -125,3 +127,12 @@ def test_late_points_at_any_place_compute_what_onnxruntime_computes(group: int) 
 def test_the_exported_models_compute_what_onnxruntime_computes(group: int) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)
     assert sum(map(is_export_right, seeds)) >= SEEDS // 2
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_loops_of_computed_trips_at_any_place_compute_what_onnxruntime_computes(
+    group: int,
+) -> None:
+    seeds = range(group * SEEDS, (group + 1) * SEEDS)
+    points = add_loop, add_loop, add_point
+    assert sum(are_programs_right(seed, points) for seed in seeds) >= SEEDS // 2

@@ -107,9 +107,14 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     return _family(model, input_shapes, _ready)
 
 
-def open_late_family(source: Source, input_shapes: InputShapes | None = None) -> LateFamily:
-    """The graphs to compile of a model to its end, also behind nodes that decide sizes."""
-    return _late_family(source, input_shapes, _ready)
+def open_late_family(
+    source: Source, input_shapes: InputShapes | None = None, *, has_driver: bool = False
+) -> LateFamily:
+    """The graphs to compile of a model to its end, also behind nodes that decide sizes.
+
+    ``has_driver``: one that runs loops of late trips; else models that have these are refused.
+    """
+    return _late_family(source, input_shapes, _ready, has_driver)
 
 
 def open_float_family(
@@ -135,14 +140,18 @@ def _float_family(
 
 
 def _late_family(
-    source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
+    source: Source,
+    input_shapes: InputShapes | None,
+    finish: Callable[[Graph], Graph],
+    has_driver: bool = False,
 ) -> LateFamily:
     def make(case: FreeCase) -> Graph:
         graph = source.to_the_end(case)
         nodes = graph.compute_nodes()
         externals = [node for node in nodes if isinstance(node, External)]
         # The driver of loops compiles bodies; onnxruntime would run them as they are.
-        if loops := [n for n in externals if n.op_type in LOOP_TYPES]:
+        loops = [] if has_driver else [n for n in externals if n.op_type in LOOP_TYPES]
+        if loops:
             raise UnsupportedOpError([f"{n.name!r} is a {n.op_type} of late trips" for n in loops])
         if not case.late and len(externals) == len(nodes):
             raise UnsupportedOpError(["nothing of it is compiled"])

@@ -16,17 +16,28 @@ from typing import Any
 
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
 from quantglow.api.models.families import Built, free_programs, open_family, open_late_family
-from quantglow.importer.onnx import Behind, LateLoop, Source, Split, divide, names_of_weights, split
+from quantglow.importer.onnx import (
+    Behind,
+    ExternalLoop,
+    LateLoop,
+    Source,
+    Split,
+    divide,
+    names_of_weights,
+    split,
+)
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.graph.signature import Signature, is_float
+from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.ir.types import TensorType
 from quantglow.ort.fallback import FallbackNode, whole_model
 from quantglow.ort.session import NAME, Session, open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel, Bodies, BodyShapes, CompiledLoop
+from quantglow.runtime.hybrid.loop_driver import LoopDriver, OpenedLoop
 from quantglow.runtime.hybrid.tails import StagedTail, Tail
 from quantglow.runtime.hybrid.trips import TripSession
 from quantglow.runtime.programs.build import Build, Compiler
@@ -244,7 +255,7 @@ class ModelFallback:
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all heads, and an entry for what runs whole."""
         entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
-        entries += self._whole_graphs.served()
+        entries += [*self._whole_graphs.served(), *self._loops.served]
         if self.whole:
             shapes = [(port.name, port.dims or ("...",)) for port in self.source.signature.inputs]
             why = f"the whole model in {NAME}: {'; '.join(list(self.whole))}"
@@ -329,7 +340,12 @@ class ModelFallback:
     @cached_property
     def _whole_graphs(self) -> FreeShapes:
         """The programs of graphs to the end of the model."""
-        return free_programs(Built(open_late_family(self.source)), self.compiler)
+        compiler = replace(self.compiler, drivers=(self._loops,))
+        return free_programs(Built(open_late_family(self.source, has_driver=True)), compiler)
+
+    @cached_property
+    def _loops(self) -> LoopDriver:
+        return loop_driver(self.compiler)
 
     @cached_property
     def _whole(self) -> WholeModel:
@@ -423,6 +439,25 @@ def compile_loop(
         )
     bodies = Bodies(None, int8.specialisations)
     return CompiledLoop(loop.names, session, operand_session, trip, bodies, int8)
+
+
+def loop_driver(compiler: Compiler) -> LoopDriver:
+    """The driver of loops of graphs that go to the end of their model."""
+
+    def open_loop(node: External) -> OpenedLoop | None:
+        external = ExternalLoop.of(node)
+        return None if external is None else open_external(external)
+
+    def open_external(external: ExternalLoop) -> OpenedLoop:
+        def compile_for(num_threads: int) -> CompiledLoop:
+            session = open_session(external.model, num_threads)
+            threaded = replace(compiler, num_threads=num_threads)
+            return compile_loop(external.late, session, threaded, "")
+
+        names = external.operands, external.results
+        return OpenedLoop(external.model, *names, compile_for)
+
+    return LoopDriver(open_loop)
 
 
 def _float_programs(model: Any, compiler: Compiler) -> FreeShapes:

@@ -1,6 +1,6 @@
 """ONNX models to typed graphs.  README.md has the guide."""
 
-from quantglow.importer.onnx.cutting.deferred_loops import LateLoop
+from quantglow.importer.onnx.cutting.deferred_loops import ExternalLoop, LateLoop
 from quantglow.importer.onnx.cutting.split import Split, node_reason, reasons, split
 from quantglow.importer.onnx.cutting.tail import Behind, divide
 from quantglow.importer.onnx.importer import knows_operator
@@ -25,6 +25,7 @@ from quantglow.importer.onnx.weights.storage import (
 
 __all__ = [
     "Behind",
+    "ExternalLoop",
     "LateLoop",
     "Places",
     "Source",

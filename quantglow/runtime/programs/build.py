@@ -21,7 +21,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
 from quantglow.memory.plans import FAST, SCHEDULES, PlanFigures, Planning
-from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
+from quantglow.ort.fallback import Driver, FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.program_store import ProgramStore
 from quantglow.runtime.native.sequences import BatchedExecutable
@@ -88,7 +88,8 @@ class Build(Concise):
 class Compiler:
     """Compiler from a graph to a build; ``target`` is None for the reference backend.
 
-    ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
+    ``backends`` are asked for each node before quantglow's own; then come ``drivers`` of nodes that
+    importing gave to onnxruntime, and that last.
     ``schedule`` is one of ``SCHEDULES``.  ``carried``: code that a file brought, which is found as
     long as this is in use.  ``answers``: calls that onnxruntime answers while a program is
     compiled; None where they wait.  ``is_checked``: the model comes from a file, so plans of its
@@ -102,6 +103,7 @@ class Compiler:
     carried: CarriedObjects | None = None
     answers: AnswerLog | None = None
     is_checked: bool = False
+    drivers: tuple[Driver, ...] = ()
 
     @staticmethod
     def of(
@@ -143,7 +145,7 @@ class Compiler:
         if self._is_ours(graph) and not branches:
             executable: Executable = backend.compile(graph, *arguments)
             return Build(executable, tuple(backend.plans), *arguments, backend.seconds)
-        segments = partition(graph, (*self.backends, backend, OnnxRuntimeBackend()), branches)
+        segments = partition(graph, self.executors(backend), branches)
         executable = SegmentedExecutable(graph, compile_segments(graph, segments, *arguments))
         return Build(executable, tuple(backend.plans), *arguments, backend.seconds, segments)
 
@@ -151,6 +153,11 @@ class Compiler:
     def backend(self) -> ProgramBackend:
         """quantglow's own code generators."""
         return ProgramBackend(self.target, self.schedule, self.is_checked)
+
+    def executors(self, backend: Backend) -> tuple[Backend, ...]:
+        """The backends in the order in which they are asked, with ``backend`` as quantglow's own
+        code generators."""
+        return (*self.backends, backend, *self.drivers, OnnxRuntimeBackend())
 
     @property
     def is_own(self) -> bool:

@@ -37,16 +37,22 @@ class CompiledSegment:
         """The results of the executable.  Raises ``WrongResultError`` for other types."""
         reads = [node.name for node in self.segment.graph.inputs]
         results = self.executable.run({name: values[name] for name in reads})
-        for name, kind, fits, array in zip(
-            self.names, self.kinds, self._tests, results, strict=True
-        ):
-            if not fits(array.shape) or array.dtype != kind.dtype.numpy:
-                raise WrongResultError(
-                    f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
-                    f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
-                    "correct the shapes that the model states, or an own backend's compile or run."
-                )
-        return dict(zip(self.names, results, strict=True))
+        parts = zip(self.names, self.kinds, self._tests, results, strict=True)
+        return {part[0]: self._check(*part) for part in parts}
+
+    def _check(
+        self, name: str, kind: TensorType, fits: Callable[[FixedShape], bool], array: Array
+    ) -> Array:
+        """The array of a result.  Raises ``WrongResultError``."""
+        if array.ndim != kind.rank and not array.size and any(map(is_free, kind.shape)):
+            array = _without_elements(kind)
+        if fits(array.shape) and array.dtype == kind.dtype.numpy:
+            return array
+        raise WrongResultError(
+            f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
+            f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
+            "correct the shapes that the model states, or an own backend's compile or run."
+        )
 
     @cached_property
     def _tests(self) -> tuple[Callable[[FixedShape], bool], ...]:
@@ -70,6 +76,13 @@ class CompiledSegment:
         """Placeholders for the results of a branch that is not taken: nothing depends on them."""
         kinds = zip(self.names, self.kinds, strict=True)
         return {name: np.zeros(kind.fixed_shape, kind.dtype.numpy) for name, kind in kinds}
+
+
+def _without_elements(kind: TensorType) -> Array:
+    """An array of a type of free sizes, which are 0: onnxruntime does not know the rank of what a
+    Loop without a trip stacks."""
+    shape = tuple(0 if is_free(size) else size for size in kind.shape)
+    return np.zeros(shape, kind.dtype.numpy)
 
 
 def _shape_test(expected: Shape) -> Callable[[FixedShape], bool]:

@@ -26,7 +26,7 @@ from quantglow.ir.symbolic.size import Dim, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.plans import PlannedProgram, Planning
-from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
+from quantglow.ort.fallback import Driver, FallbackNode, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import LoadedProgram
 from quantglow.runtime.programs.build import Compiler, ProgramBackend
@@ -44,7 +44,7 @@ from quantglow.runtime.shapes.general_plans import Ends
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
-from quantglow.support.errors import WrongResultError
+from quantglow.support.errors import UnsupportedOpError, WrongResultError
 from quantglow.support.observing import Observer
 from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.partition import Executable, Segment, branches_apart, partition
@@ -60,7 +60,7 @@ MOST_BINDINGS = 256
 class SegmentedProgram(Concise):
     """A program for all shapes in several segments.
 
-    ``plans``: None for segments of onnxruntime, for those without free sizes, and for those that a
+    ``plans``: None for segments of drivers, for those without free sizes, and for those that a
     backend compiles at each size.  ``pinned``: the shapes of results of late sizes for which it was
     made; sizes of 0 and 1 are fixed.
     """
@@ -85,15 +85,22 @@ class SegmentedProgram(Concise):
     def symbols_before(self) -> tuple[frozenset[str], ...]:
         """The symbols that have values before each segment, and behind the last one."""
         sizes = [frozenset(each.symbol for each in late) for late in self.late]
-        first = frozenset(self.guards.hints).difference(*sizes)
+        first = frozenset[str]().union(*(node.symbols for node in self.graph.inputs))
         return tuple(accumulate(sizes, frozenset.union, initial=first))
 
     @cached_property
     def executable(self) -> tuple[LoadedProgram | Executable | None, ...]:
-        """The machine code and the sessions.  They may add guards."""
+        """The machine code and the sessions.  They may add guards.
+
+        Raises ``UnsupportedOpError`` where a guard is about a size that nothing gives.
+        """
         with debug.time_stage("general segments"):
             parts = zip(self.segments, self.plans, self._symbols, strict=True)
             executables = tuple(starmap(self._compile, parts))
+        *_, symbols = self.symbols_before
+        if open_guards := [g for g in self.guards.recorded if not g.expression.names <= symbols]:
+            why = ", ".join(map(str, open_guards))
+            raise UnsupportedOpError([f"sizes of results that nothing reads decide: {why}"])
         self.guards.is_closed = True
         return executables
 
@@ -107,9 +114,7 @@ class SegmentedProgram(Concise):
     ) -> LoadedProgram | Executable | None:
         """The code of a segment; None where it is compiled at each size."""
         target, threads = self.compiler.target, self.compiler.num_threads
-        if plan is None and (
-            isinstance(segment.backend, OnnxRuntimeBackend) or not segment.graph.symbols
-        ):
+        if plan is None and (isinstance(segment.backend, Driver) or not segment.graph.symbols):
             return segment.backend.compile(segment.graph, self.compiler.name, threads)
         if plan is None or target is None:
             return None
@@ -211,9 +216,9 @@ class SegmentedProgram(Concise):
     def show(
         self, position: int, values: Values, watcher: Observer, feeds: Mapping[str, Array]
     ) -> None:
-        """Show an observer a segment that runs; sessions of onnxruntime show theirs."""
+        """Show an observer a segment that runs; drivers show what they run."""
         segment = self.segments[position]
-        if not isinstance(segment.backend, OnnxRuntimeBackend):
+        if not isinstance(segment.backend, Driver):
             watcher.saw_graph(bind_sizes(segment.graph, values), feeds)
 
     @cached_property
@@ -313,8 +318,7 @@ def cut_program(
 ) -> SegmentedProgram:
     """The program of a graph in segments, planned for its hints; see there for ``pinned``."""
     backend = compiler.backend
-    backends = (*compiler.backends, backend, OnnxRuntimeBackend())
-    segments = partition(graph, backends, branches)
+    segments = partition(graph, compiler.executors(backend), branches)
     with debug.time_stage("general plan"):
         plans = tuple(
             _plan(s, compiler)

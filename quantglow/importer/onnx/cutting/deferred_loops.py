@@ -17,8 +17,12 @@ from quantglow.importer.onnx.nodes.values import OTHER_FLOATS, graph_dtype
 from quantglow.importer.onnx.operators.controlflow.subgraphs import copied_names, original
 from quantglow.importer.onnx.reading.proto import all_nodes
 from quantglow.importer.onnx.resolvers.external import captured_names, read_names
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops.external import External
 from quantglow.ir.ops.loop import Carry, Kind, Trips
 from quantglow.support.classes import cached_property
+
+LOOP = "Loop"
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of the inputs of a body, by name."""
@@ -61,6 +65,48 @@ class LateLoop:
                 else:
                     dims.dim.add()
         return model
+
+
+@dataclass(frozen=True)
+class ExternalLoop:
+    """The loop of External nodes that are results of one Loop.
+
+    model     ONNX model of the whole loop, equal for equal loops
+    late      the loop
+    operands  names of the operands of the nodes, by those of the inputs of ``model``
+    results   names of the outputs of ``model``, by the numbers of the nodes' outputs
+    """
+
+    model: bytes
+    late: LateLoop
+    operands: Mapping[str, str]
+    results: tuple[str, ...]
+
+    @staticmethod
+    def of(node: External) -> ExternalLoop | None:
+        """The loop whose result a node is; None for other operators, and for a body that is no
+        model of its own."""
+        if node.op_type != LOOP:
+            return None
+        model = onnx.ModelProto.FromString(node.model)
+        inputs, args = list(model.graph.input), {}
+        del model.graph.input[:]
+        for info, arg in zip(inputs, node.args, strict=True):
+            if isinstance(arg, Constant):  # weights of the body, which are not to be fed to it
+                model.graph.initializer.append(numpy_helper.from_array(arg.value, info.name))
+            else:
+                model.graph.input.append(info)
+                args[str(info.name)] = arg.name
+        (loop,), results = model.graph.node, tuple(str(o.name) for o in model.graph.output)
+        # Sizes of results differ from graph to graph, where the loop is the same.
+        for output in model.graph.output:
+            output.CopyFrom(_free_shape(output))
+        loop.output[:] = [name if name in results else "" for name in loop.output]
+        infos = {info.name: info for info in model.graph.input}
+        late = LoopNode(model, loop, infos, {}).apart()
+        if late is None:
+            return None
+        return ExternalLoop(model.SerializeToString(deterministic=True), late, args, results)
 
 
 @dataclass(frozen=True, eq=False)

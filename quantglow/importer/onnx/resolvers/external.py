@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,7 @@ from quantglow.importer.onnx.nodes.values import (
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
+from quantglow.importer.onnx.resolvers.loop_types import looping_types
 from quantglow.importer.onnx.resolvers.result_types import (
     ResultType,
     Sizing,
@@ -187,7 +189,8 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
     complete = {}
     for name, kind in types.items():
         # A result of another name in the graph could not be found again by its name.
-        if None not in kind.dims or (scope.late is not None and name not in scope.claimed):
+        is_new = name in scope.used and name not in scope.claimed
+        if None not in kind.dims or (scope.late is not None and is_new):
             dims = enumerate(kind.dims)
             shape = tuple(scope.late_size(name, axis) if n is None else n for axis, n in dims)
             complete[name] = TensorType(kind.dtype, shape)
@@ -200,24 +203,24 @@ def _inferred_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     probe.CopyFrom(proto)
     outputs = [name for name in proto.graph.node[0].output if name]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    try:
+    inferred: dict[str, onnx.TypeProto] = {}
+    with suppress(*INFERENCE_FAILURES, *FAILURES):
         probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
-        probe = infer(probe)
-    except (*INFERENCE_FAILURES, *FAILURES):
-        probe.Clear()
-    infos = {info.name: info for info in probe.graph.output}
-    types = {name: _result_type(infos.get(name), scope.declared.get(name)) for name in outputs}
+        inferred |= {info.name: info.type for info in infer(probe).graph.output}
+        inferred |= looping_types(proto)
+    declared = {name: info.type for name, info in scope.declared.items()}
+    types = {name: _result_type(inferred.get(name), declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
-def _result_type(*infos: onnx.ValueInfoProto | None) -> ResultType | None:
+def _result_type(*kinds: onnx.TypeProto | None) -> ResultType | None:
     """The first of the types that is a tensor of the graph's element types and a known shape, else
     the first of a known rank."""
     open_kind = None
-    for info in infos:
-        if info is None or not info.type.HasField("tensor_type"):
+    for each in kinds:
+        if each is None or not each.HasField("tensor_type"):
             continue
-        tensor = info.type.tensor_type
+        tensor = each.tensor_type
         dtype = _exact_dtype(tensor.elem_type)
         dims = tensor.shape.dim
         if dtype is None or not tensor.HasField("shape"):
@@ -297,10 +300,20 @@ def _rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     defined |= {name for node in graph.node for name in node.output}
     outer = {name: new for name, new in names.items() if name not in defined}
+    new_names = {*outer.values(), *defined}
+    # A body may define what another value is called in the graph.
+    for name in sorted(defined.intersection(outer.values())):
+        inner = f"{name}:inner"
+        while inner in new_names:
+            inner += "'"
+        outer[name] = inner
+        new_names.add(inner)
     for node in graph.node:
         node.CopyFrom(rename(node, outer))
-    for output in graph.output:
-        output.name = outer.get(output.name, output.name)
+    for info in (*graph.input, *graph.output):
+        info.name = outer.get(info.name, info.name)
+    for tensor in graph.initializer:
+        tensor.name = outer.get(tensor.name, tensor.name)
 
 
 def check_external(node: External) -> None:

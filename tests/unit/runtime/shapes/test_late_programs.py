@@ -24,7 +24,8 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import MatMul
 from quantglow.ir.ops.external import External
-from quantglow.ir.symbolic.expression import LARGEST
+from quantglow.ir.symbolic.expression import LARGEST, symbol
+from quantglow.ir.symbolic.size import decide, find_guards, size
 from quantglow.ort.products import count_products
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.segments import CompiledSegment
@@ -357,6 +358,53 @@ def test_a_size_of_what_nothing_reads_does_not_decide_the_graph(least: int) -> N
     for count in (8, 2, 0, 5):
         x = with_positives(count)
         agree([compiled(x)], by_onnxruntime(model, {"x": x}))
+
+
+def distinct(*results: str) -> onnx.ModelProto:
+    """A product of the distinct elements, which has tiles for several rows; ``results``: names of
+    the other results of Unique, which nothing reads."""
+    nodes = [
+        node("Unique", ["x"], ["values", *results]),
+        node("Reshape", ["values", "column"], ["rows"]),
+        node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    known = {"column": np.array([-1, 1]), "w": floats(1, 16)}
+    graph = helper.make_graph(
+        nodes,
+        "distinct",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["size"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 16])],
+        [numpy_helper.from_array(array, name) for name, array in known.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_guards_hold_where_a_size_beside_is_read_by_nothing() -> None:
+    model = distinct("indices", "inverse", "counts")
+    programs = programs_of(model)
+    for count in (9, 3, 2, 1, 20, 5):
+        x = np.arange(24, dtype=np.float32) % count
+        agree(run(programs, x), by_onnxruntime(model, {"x": x}))
+    for program in programs.programs:
+        *_, symbols = program.symbols_before
+        assert all(guard.expression.names <= symbols for guard in program.guards.recorded)
+    assert len(programs.programs) > 1, "tiles of eight rows do not serve three"
+
+
+def test_a_guard_about_a_size_that_nothing_gives_is_refused() -> None:
+    source = open_model(distinct())
+
+    def graph_at(case: Any) -> Graph:
+        graph = optimize(source.to_the_end(case))
+        (late,) = late_sizes(graph).values()
+        guards = find_guards([late.node.type.shape[late.axis]])
+        assert guards is not None
+        decide(size(symbol(guards.add_symbol("other", 9)), guards) >= 8)
+        return graph
+
+    programs = LatePrograms(source.signature, graph_at, Compiler.of(num_threads=1))
+    with pytest.raises(qg.UnsupportedOpError, match="nothing reads decide: other >= 8"):
+        run(programs, np.arange(9, dtype=np.float32))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.importer.onnx import import_model
 from quantglow.importer.onnx.nodes.context import IMPORTERS
-from quantglow.importer.onnx.resolvers.external import check_external
+from quantglow.importer.onnx.resolvers.external import captured_names, check_external, rename
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
@@ -169,3 +169,17 @@ def test_attributes_left_out_count_with_their_defaults() -> None:
     assert graph.outputs[0][1].type.shape == (1, 7, 9, 2)
     (actual,), (expected,) = interpret(graph, feeds), by_onnxruntime(model, feeds)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_body_may_define_what_another_value_is_called() -> None:
+    """Exporters use names again in other subgraphs, whose values may be part of the graph."""
+    out = [helper.make_tensor_value_info("b", TensorProto.FLOAT, [2])]
+    inner = [node("Neg", ["a"], ["c"]), node("Add", ["c", "a"], ["b"])]
+    then = helper.make_graph(inner, "then", [], out)
+    other = helper.make_graph([node("Neg", ["a"], ["d"])], "else", [], out)
+    choice = node("If", ["is"], ["y"], then_branch=then, else_branch=other)
+    renamed = rename(choice, {"a": "b", "y": "z"})
+    branch = next(a.g for a in renamed.attribute if a.name == "then_branch")
+    assert list(captured_names(branch)) == ["b", "b"]
+    assert [name for n in branch.node for name in n.output] == ["c", branch.output[0].name]
+    assert branch.output[0].name != "b"
