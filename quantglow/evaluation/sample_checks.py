@@ -255,7 +255,7 @@ def _bare(layer: Conv | ConvTranspose | Gemm) -> Node:
 
 
 def _feeds_of(graph: Graph, feeds: Mapping[str, Array], factor: float = 1.0) -> RecordedFeeds:
-    """What the inputs of a graph are fed, times a factor; results that decide sizes stay."""
+    """The arrays for the inputs of a graph, times a factor; results that decide sizes stay."""
     arrays = {node.name: _times(feeds[node.name], factor) for node in graph.inputs}
     return RecordedFeeds(arrays, results_in(feeds))
 

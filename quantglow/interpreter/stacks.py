@@ -152,7 +152,7 @@ class Evaluator:
             return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
         recorded = [recorded_result(node, feeds) for feeds in self.samples]
         results = [result for result in recorded if result is not None]
-        if results and len(results) == len(recorded):  # of all samples, or of none
+        if results and len(results) == len(recorded):
             return Stacks(results, self.layout(1))
         layout = self.layout(self.together(node))
         arrays = each(lambda part: self._compute(node, operands, part), layout.parts)

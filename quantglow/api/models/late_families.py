@@ -50,7 +50,7 @@ class LateGraph:
 
     @cached_property
     def guards(self) -> Guards | None:
-        """What holds of its sizes, None where all are plain."""
+        """The guards of its sizes, None where all are plain."""
         return find_guards(late.node.type.shape[late.axis] for late in self.late.values())
 
     def sizes_at(self, shapes: Shapes) -> dict[str, int] | None:

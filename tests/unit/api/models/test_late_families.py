@@ -14,7 +14,6 @@ from quantglow.api.models import late_families
 from quantglow.api.models.families import open_float_family
 from quantglow.api.models.late_families import LateFamily
 from quantglow.interpreter import RecordedFeeds, interpret
-from quantglow.ir.ops.external import External
 from quantglow.quantization.shape_variants import ShapeVariant
 from quantglow.support.arrays import Array
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
@@ -100,7 +99,7 @@ def test_the_case_of_a_sample_has_the_shapes_that_it_leads_to(family: LateFamily
     assert dict(case.late) == {"some": (7, COLUMNS), "few": (3, COLUMNS)}
 
 
-def test_what_decides_runs_once_for_a_sample(family: LateFamily, runs: list[int]) -> None:
+def test_a_node_that_decides_runs_once_for_a_sample(family: LateFamily, runs: list[int]) -> None:
     feeds = RecordedFeeds(with_chosen(7, 3))
     family.fitting(feeds)
     assert runs == [ROWS * COLUMNS, 7 * COLUMNS]
@@ -114,12 +113,12 @@ def test_what_decides_runs_once_for_a_sample(family: LateFamily, runs: list[int]
 
 
 def test_samples_of_many_sizes_share_a_graph_that_is_imported_once(family: LateFamily) -> None:
-    made = []
+    cases = []
     make = family.make
-    family.make = lambda case: made.append(case) or make(case)  # type: ignore[func-returns-value]
+    family.make = lambda case: cases.append(case) or make(case)  # type: ignore[func-returns-value]
     for some, few in ((7, 3), (9, 2), (12, 12), (5, 4)):
         family.fitting(with_chosen(some, few))
-    assert len(made) == 3, "before and between the nodes that decide, and behind them"
+    assert len(cases) == 3, "before and between the nodes that decide, and behind them"
 
 
 def test_a_run_takes_recorded_results(family: LateFamily) -> None:
@@ -191,8 +190,3 @@ def test_the_graph_of_a_file_is_one_of_plain_sizes_and_no_program(tmp_path: obje
         for other in (loaded, again, loaded.with_num_threads(2)):
             for one, array in zip(other.run(None, feeds), expected, strict=True):
                 np.testing.assert_array_equal(one, array)
-
-
-def test_nodes_of_graphs_in_files_are_checked(family: LateFamily) -> None:
-    graph = family.fitting(with_chosen(7, 3))
-    assert [n.name for n in graph.nodes if isinstance(n, External)] == ["some", "few"]
