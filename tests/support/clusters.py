@@ -30,7 +30,10 @@ def two_workers(variables: Mapping[str, str] | None = None) -> Iterator[distribu
         environment = {**os.environ, **(variables or {}), "PYTHONPATH": str(_ROOT)}
         ports = ("--host", "127.0.0.1", "--scheduler-file", file, "--no-dashboard")
         workers = ("--nworkers", "2", "--nthreads", "2", "--local-directory", folder)
-        for command in (("dask_scheduler", "--port", "0", *ports), ("dask_worker", *workers, *ports)):
+        for command in (
+            ("dask_scheduler", "--port", "0", *ports),
+            ("dask_worker", *workers, *ports),
+        ):
             stack.enter_context(_running(command, environment))
         client = stack.enter_context(
             distributed.Client(scheduler_file=file, timeout=_SECONDS)  # type: ignore[no-untyped-call]
