@@ -117,6 +117,7 @@ def float_session(kind: str) -> Session:
 # -- accuracy
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_outputs_are_near_those_of_onnxruntime(kind: str) -> None:
     """Also: float and int8 choose the same rows, so the shapes are those of the float model."""
@@ -187,6 +188,7 @@ def share_at(kind: str, size: int, model: Any = None) -> float:
 NO_PROFILE = "a profile has no values behind operators that decide shapes"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(*LATE, **dict.fromkeys(LATE, NO_PROFILE)))
 def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
     model, samples = late_model(kind).model, late_model(kind).samples(9)
@@ -198,6 +200,7 @@ def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
 # -- the same results
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
 def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
     compiled = quantized(kind)
@@ -208,6 +211,7 @@ def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
         same(loaded.run(None, feeds), compiled.run(None, feeds))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", kinds())
 def test_any_number_of_threads_gives_the_same(kind: str, threads: int, folder: Path) -> None:
@@ -226,6 +230,7 @@ def fresh_results(kind: str, folder: Path) -> list[list[Any]]:
     return [fresh(kind, folder).run(None, feeds) for feeds in samples]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_a_stream_of_late_sizes_gives_what_fresh_models_give(kind: str, folder: Path) -> None:
     model, samples = fresh(kind, folder), late_model(kind).distinct()
@@ -234,6 +239,7 @@ def test_a_stream_of_late_sizes_gives_what_fresh_models_give(kind: str, folder: 
         same(model.run(None, samples[position]), expected[position])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_calls_side_by_side_give_what_fresh_models_give(kind: str, folder: Path) -> None:
     model, samples = fresh(kind, folder), late_model(kind).distinct()
@@ -338,12 +344,14 @@ def measured(kind: str) -> Any:
     return figure
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(*LATE))
 def test_accuracy_control_measures_late_parts_by_a_function(kind: str) -> None:
     report = controlled(kind, validation_fn=measured(kind)).report
     assert report.int8_share is not None and report.int8_share.share >= LEAST_SHARE
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "kind",
     kinds(

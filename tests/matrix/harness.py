@@ -76,8 +76,8 @@ def guarded_feeds(graph: Graph, seed: int, spread: float = 3.0) -> dict[str, Arr
 
 
 def in_turn(seed: int) -> Sequence[str]:
-    """``native`` and two levels for a drawn example; other seeds have others.  ``nightly`` runs each
-    example on every level.
+    """``native`` and two levels for a drawn example; other seeds have others.
+    ``nightly`` runs each on every level.
     """
     if PROFILE == "nightly":
         return EVERYWHERE

@@ -32,6 +32,7 @@ Squeeze Sum TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Wh
 QUICK = {"Gather", "MatMul", "Reshape", "Slice"}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("are_shared", [True, False])
 @pytest.mark.parametrize("operator", mark_slow(NAMES.split(), QUICK))
 def test_one_program_computes_what_a_program_for_each_shape_does(

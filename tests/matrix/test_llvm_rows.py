@@ -83,6 +83,7 @@ def test_normalization_of_integers_is_equal_bit_for_bit(
     assert_targets_agree(graph, {"x": codes.astype(np.int8)}, targets=in_turn(seed))
 
 
+@pytest.mark.slow_variants(2)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_normalization_gives_the_same_floats_everywhere(length: int) -> None:
     x = Input(name="x", tensor=f32(5, length))
@@ -94,6 +95,7 @@ def test_normalization_gives_the_same_floats_everywhere(length: int) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.slow_variants(2)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_softmax_gives_the_same_floats_everywhere(length: int) -> None:
     x = Input(name="x", tensor=f32(5, length))

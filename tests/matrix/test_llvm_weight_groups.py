@@ -91,6 +91,7 @@ def assert_all_same(graph: Graph, feeds: dict[str, Array], seed: int) -> None:
         assert_same(run_backwards(executable, feeds)[0], expected, f"{target}, item by item")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("group", mark_slow(GROUPS, {16, 48}))
 @expensive
 @given(bits_of, rows_of, depths, columns_of, st.booleans(), st.booleans(), seeds)
@@ -137,6 +138,7 @@ def test_quantized_rows(rows: int, depth: int, group: int, special: bool, seed: 
     assert_targets_agree(graph, {"x": guarded(fed, at_end=True)}, targets=in_turn(seed))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("target", LEVELS)
 def test_any_number_of_rows(target: str, dynamic: bool) -> None:

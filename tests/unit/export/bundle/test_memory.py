@@ -69,6 +69,7 @@ def small_graph() -> Graph:
     return graph
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @needs_valgrind
 @pytest.mark.parametrize(("name", "level"), covering([*QUICK], KNOWN_TO_VALGRIND))
@@ -96,6 +97,7 @@ def test_outputs_of_networks_depend_on_written_bytes_only(
     assert actual == interpreted(compiled.graph, feeds[:1])
 
 
+@pytest.mark.slow
 @needs_compiler
 @needs_valgrind
 def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +110,7 @@ def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.M
     assert written(program, graph, feeds, "heap") == interpreted(graph, feeds)
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @graphs_on_levels
 def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Path) -> None:
@@ -118,6 +121,7 @@ def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Pat
         assert written(program, graph, feeds, place) == expected, place
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @levels
 def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) -> None:
@@ -129,6 +133,7 @@ def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) 
         assert written(program, graph, feeds, place) == expected, place
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @graphs_on_levels
 def test_no_output_depends_on_the_contents_of_the_arena(
@@ -145,6 +150,7 @@ def test_no_output_depends_on_the_contents_of_the_arena(
         assert written(program, graph, feeds, "heap", fill) == expected, fill
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""

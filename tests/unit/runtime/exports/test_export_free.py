@@ -232,6 +232,7 @@ def repeating_model(kind: str) -> tuple[onnx.ModelProto, list[tuple[int, ...]]]:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), shapes
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["float", "int8"])
 @pytest.mark.parametrize("kind", ["class token", "normalized groups"])
 def test_constants_that_are_repeated_to_a_free_size_are_expanded(
