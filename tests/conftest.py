@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import effort  # noqa: F401  its profiles must be loaded before tests are defined
+from tests.support import effort  # its profiles must be loaded before tests are defined
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
@@ -93,7 +93,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def mark_slow_variants(items: list[pytest.Item]) -> None:
-    """Make the cases of each test with ``slow_variants`` slow, but the first ones."""
+    """Make the cases of each test with ``slow_variants`` slow, but the first ones; none on emulated
+    processors, where a case has few examples."""
+    if effort.PROFILE == "emulated":
+        return
     fast: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("slow_variants")

@@ -46,7 +46,7 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow_variants(0)
 @pytest.mark.parametrize("nbytes", mark_slow([32, 64], {64}))
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))

@@ -38,14 +38,17 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 MODULES = ("guard_pages", "guard_batches")
 TARGETS = ["native", *(name for name in LEVELS if runs_here(name))]
-TWENTIETHS, HALVES = 20, 2
+TWENTIETHS, THIRDS = 20, 3
 
 
 def parts(number: int, target: str) -> Iterator[Any]:
-    """Every twentieth case of a target, others for each target; all cases in halves are slow."""
+    """Every twentieth case of a target, others for each target.  All are slow, in thirds; of these
+    one is exhaustive, another one for each target: it has the same operators of other widths.
+    """
     yield MODULES[number % len(MODULES)], target, number % TWENTIETHS, TWENTIETHS
-    for module, part in itertools.product(MODULES, range(HALVES)):
-        yield pytest.param(module, target, part, HALVES, marks=pytest.mark.slow)
+    for module, part in itertools.product(MODULES, range(THIRDS)):
+        left_out = (pytest.mark.exhaustive,) if part == number % THIRDS else ()
+        yield pytest.param(module, target, part, THIRDS, marks=(pytest.mark.slow, *left_out))
 
 
 @pytest.mark.parametrize(

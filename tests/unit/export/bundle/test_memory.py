@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,20 @@ graphs = pytest.mark.parametrize(
 )
 levels = pytest.mark.parametrize("level", HERE)
 IN_TURN = {(QUICK[place % len(QUICK)], level) for place, level in enumerate(HERE)}
-graphs_on_levels = pytest.mark.parametrize(
-    ("name", "level"),
-    [
-        pytest.param(*case, marks=() if case in IN_TURN else pytest.mark.slow)
-        for case in itertools.product(NAMES, HERE)
-    ],
-)
-"""Every graph on every level; one of the quick graphs for each level by default."""
+
+
+def on_levels() -> Iterator[Any]:
+    """Every graph on every level; one of the quick graphs for each level by default.  Slow are a
+    third of them: each graph has several levels, and each level several graphs."""
+    for number, name in enumerate(NAMES):
+        for place, level in enumerate(HERE):
+            marks = [pytest.mark.slow]
+            if (number + place) % 3:
+                marks.append(pytest.mark.exhaustive)
+            yield pytest.param(name, level, marks=() if (name, level) in IN_TURN else marks)
+
+
+graphs_on_levels = pytest.mark.parametrize(("name", "level"), [*on_levels()])
 
 
 def program_of(graph: Graph, level: str, folder: Path, weights: str = "bin") -> Path:
