@@ -140,6 +140,7 @@ def test_a_string_is_the_label_of_the_highest_score() -> None:
 # -- int8
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
 def test_products_before_the_late_part_are_int8(kind: str) -> None:
     layers = [layer for layer in quantized(kind).report.layers if layer.op in PRODUCTS]
@@ -284,6 +285,7 @@ def exported(kind: str, folder: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_the_exported_model_agrees_in_onnxruntime(kind: str, folder: Path) -> None:
     session = Session(exported(kind, folder).SerializeToString(), 2)

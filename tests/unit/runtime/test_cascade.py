@@ -43,6 +43,7 @@ def test_every_image_gives_what_onnxruntime_gives(
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fifty_new_sizes_make_no_new_program(
     detectors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def exported(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow_variants(4)
 @pytest.mark.parametrize("shape", [*SHAPES, *OTHERS])
 def test_the_exported_model_gives_the_same_at_every_shape(
     compiled: Any, exported: Path, shape: tuple[int, ...]

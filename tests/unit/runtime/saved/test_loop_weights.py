@@ -83,6 +83,7 @@ def test_a_loaded_loop_gives_the_same_numbers(saved: Any, tmp_path: Path) -> Non
             np.testing.assert_array_equal(one, another)
 
 
+@pytest.mark.slow
 def test_onnxruntime_runs_the_loop_with_the_weights_of_the_file(saved: Any) -> None:
     """It runs where the body has no program, before the model is saved and after it is loaded."""
     model, compiled, path = saved
