@@ -8,12 +8,13 @@ import shutil
 import signal
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import effort  # noqa: F401  its profiles must be loaded before tests are defined
+from tests.support import effort  # its profiles must be loaded before tests are defined
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
@@ -99,10 +100,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests."""
+    """Mark the variants that are slow, and the quick tests."""
+    mark_slow_variants(items)
     for item in items:
         if is_quick(item.path) and not any(mark.name in LONGER for mark in item.iter_markers()):
             item.add_marker(pytest.mark.quick)
+
+
+def mark_slow_variants(items: list[pytest.Item]) -> None:
+    """Make the cases of each test with ``slow_variants`` slow, but the first ones; none on emulated
+    processors, where a case has few examples."""
+    if effort.PROFILE == "emulated":
+        return
+    fast: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("slow_variants")
+        if mark is None or item.get_closest_marker("slow") is not None:
+            continue
+        test, (quick,) = item.nodeid.partition("[")[0], mark.args or (1,)
+        fast[test] += 1
+        if fast[test] > quick:
+            item.add_marker(pytest.mark.slow)
 
 
 def is_quick(file: Path) -> bool:

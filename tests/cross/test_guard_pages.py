@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,14 @@ from tools.other_processors import QEMU
 pytestmark = pytest.mark.emulated
 
 
-@pytest.mark.parametrize("place", QEMU)
-@pytest.mark.parametrize("name", NAMES)
+def parameters() -> Iterator[Any]:
+    """Every graph on every processor; slow is each second one, others for the next processor."""
+    for number, place in enumerate(QEMU):
+        for k, name in enumerate(NAMES):
+            yield pytest.param(name, place, marks=[pytest.mark.slow] if (number + k) % 2 else [])
+
+
+@pytest.mark.parametrize(("name", "place"), [*parameters()])
 def test_arrays_may_lie_between_guard_pages(name: str, place: str, tmp_path: Path) -> None:
     actual = QEMU[place]
     compiler, emulator = actual.compiler, actual.emulator

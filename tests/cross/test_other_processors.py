@@ -18,6 +18,7 @@ from quantglow.support.arrays import Array
 from tests.cross import float_functions
 from tests.fuzz.emulated import program_difference
 from tests.generators.onnx_models import models
+from tests.support.combinations import mark_slow
 from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
 from tools.integer_hashes import feeds_of as saved_feeds
 from tools.integer_hashes import write
@@ -77,7 +78,7 @@ def test_saved_graphs_give_the_pinned_integers(name: str, place: str, tmp_path: 
     assert digest(actual) == expected
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mark_slow(range(6), range(3)))
 def test_drawn_graphs_give_the_interpreter_s_integers(seed: int, place: str) -> None:
     assert program_difference(models.drawn(seed), place) == ""
 

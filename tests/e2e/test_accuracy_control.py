@@ -38,6 +38,7 @@ def precisions(compiled: qg.CompiledModel) -> set[str]:
     return {layer.precision for layer in compiled.report.layers}
 
 
+@pytest.mark.slow
 def test_a_strict_contract_takes_int16_and_float(samples: np.ndarray) -> None:
     loose, strict = quantized(samples), quantized(samples, max_drop=10 ** (-54 / 20))
     assert precisions(strict) == {"int8", "int16", "float"}
@@ -53,6 +54,7 @@ def test_the_report_says_what_was_done(samples: np.ndarray) -> None:
     assert note.count(" to int16") >= 1
 
 
+@pytest.mark.slow
 def test_the_same_contract_gives_the_same_model(samples: np.ndarray) -> None:
     one, other = (quantized(samples, max_drop=0.002).graph for _ in range(2))
     assert str(one) == str(other)

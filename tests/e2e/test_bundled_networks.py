@@ -49,6 +49,7 @@ def test_programs_write_what_python_computes(
     assert written(program, model.graph, feeds, "heap") == expected
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("weights", ["c", "bin"])
 @each_compiler
 def test_weights_may_lie_anywhere(

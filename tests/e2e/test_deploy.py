@@ -84,6 +84,7 @@ def files(folder: Path, ends: str) -> None:
     np.savez(folder / "samples.npz", **{name: a.astype(np.float32) for name, a in named})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("section", "ends"), covering([*TOOLS], ["one", "outputs", "both"]))
 def test_commands_work(tmp_path: Path, section: str, ends: str) -> None:
     if missing := [tool for tool in TOOLS[section] if not shutil.which(tool)]:

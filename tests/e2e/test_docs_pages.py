@@ -128,6 +128,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget_modules(tmp_path)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("page", "model"), CASES)
 def test_the_code_of_a_page_runs(page: str, model: str, here: Path) -> None:
     names = {"np": np, "qg": qg, "model": "model.onnx", **GIVEN.get(page, ordinary)(model)}

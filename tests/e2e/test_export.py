@@ -39,6 +39,7 @@ def quantized(name: str) -> Graph:
     return int8_graph(chosen.path, chosen.shapes, chosen.feeds(CALIBRATION))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_operator_gives_the_interpreters_integers(name: str, level: str) -> None:
@@ -48,6 +49,7 @@ def test_every_operator_gives_the_interpreters_integers(name: str, level: str) -
     assert actual.rate <= RATE
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_of_the_whole_model_are_a_step_apart_at_most(name: str, level: str) -> None:

@@ -19,6 +19,7 @@ from tests.generators.onnx_models import models
 from tests.support.combinations import mark_slow
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("what", ["graphs", "exports", "files", "saved", "texts"])
 @pytest.mark.parametrize("seeds", mark_slow([3, 60], {3}))
 def test_finds_nothing(what: str, seeds: int) -> None:
@@ -34,6 +35,7 @@ def test_a_finding_shows_the_innermost_frames_of_a_crash() -> None:
     assert last_words("x" * 1000) == "x" * 600
 
 
+@pytest.mark.slow
 def test_a_seed_always_gives_the_same_case() -> None:
     once, again = models.drawn(5), models.drawn(5)
     assert once.model == again.model

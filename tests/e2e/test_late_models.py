@@ -117,6 +117,7 @@ def float_session(kind: str) -> Session:
 # -- accuracy
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_outputs_are_near_those_of_onnxruntime(kind: str) -> None:
     """Also: float and int8 choose the same rows, so the shapes are those of the float model."""
@@ -139,6 +140,7 @@ def test_a_string_is_the_label_of_the_highest_score() -> None:
 # -- int8
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
 def test_products_before_the_late_part_are_int8(kind: str) -> None:
     layers = [layer for layer in quantized(kind).report.layers if layer.op in PRODUCTS]
@@ -183,6 +185,7 @@ def share_at(kind: str, size: int, model: Any = None) -> float:
     return count_by_run(lambda: compiled.run(None, feeds)).share
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(*LATE, loop="a profile has no values behind a loop"))
 def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
     model, samples = late_model(kind).model, late_model(kind).samples(9)
@@ -194,6 +197,7 @@ def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
 # -- the same results
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
 def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
     compiled = quantized(kind)
@@ -204,6 +208,7 @@ def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
         same(loaded.run(None, feeds), compiled.run(None, feeds))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", kinds())
 def test_any_number_of_threads_gives_the_same(kind: str, threads: int, folder: Path) -> None:
@@ -222,6 +227,7 @@ def fresh_results(kind: str, folder: Path) -> list[list[Any]]:
     return [fresh(kind, folder).run(None, feeds) for feeds in samples]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_a_stream_of_late_sizes_gives_what_fresh_models_give(kind: str, folder: Path) -> None:
     model, samples = fresh(kind, folder), late_model(kind).distinct()
@@ -230,6 +236,7 @@ def test_a_stream_of_late_sizes_gives_what_fresh_models_give(kind: str, folder: 
         same(model.run(None, samples[position]), expected[position])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_calls_side_by_side_give_what_fresh_models_give(kind: str, folder: Path) -> None:
     model, samples = fresh(kind, folder), late_model(kind).distinct()
@@ -267,6 +274,7 @@ def exported(kind: str, folder: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_the_exported_model_agrees_in_onnxruntime(kind: str, folder: Path) -> None:
     session = Session(exported(kind, folder).SerializeToString(), 2)
@@ -328,12 +336,14 @@ def measured(kind: str) -> Any:
     return figure
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds(*LATE))
 def test_accuracy_control_measures_late_parts_by_a_function(kind: str) -> None:
     report = controlled(kind, validation_fn=measured(kind)).report
     assert report.int8_share is not None and report.int8_share.share >= LEAST_SHARE
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "kind", kinds(*LATE, loop="without validation_fn what is behind a loop stays float")
 )

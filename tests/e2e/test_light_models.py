@@ -83,6 +83,7 @@ each_network = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow_variants
 @each_network
 def test_network_agrees_with_onnxruntime(name: str) -> None:
     model = without_softmax(with_random_weights(FOLDER / f"light_{name}.onnx"))

@@ -34,6 +34,7 @@ def test_the_reference_backend_gives_the_pinned_integers(name: str) -> None:
     assert digest([model.run(None, f) for f in feeds_of(graph, seed)]) == expected
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "level", "threads"), covering(NAMES, HERE, [1, 2]))
 def test_compiled_code_gives_the_pinned_integers(name: str, level: str, threads: int) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]

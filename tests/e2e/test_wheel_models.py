@@ -68,6 +68,7 @@ def int8_vad(silero: str) -> Any:
     return qg.quantize_and_compile(silero, samples, num_threads=1, progress=False)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("rate", CHUNKS)
 def test_float_voice_activity_is_that_of_onnxruntime(
     silero: str, float_vad: Any, rate: int
@@ -86,6 +87,7 @@ def test_both_rates_are_compiled_without_onnxruntime(float_vad: Any) -> None:
     assert programs.deciding == ("sr",)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("rate", CHUNKS)
 def test_int8_voice_activity_follows_float(silero: str, int8_vad: Any, rate: int) -> None:
     """Each call begins with the state of the call before.  Measured: 0.003, 0.004; with gates,
@@ -127,6 +129,7 @@ def files(count: int) -> list[np.ndarray]:
     return collected
 
 
+@pytest.mark.slow
 def test_float_magika_is_that_of_onnxruntime(magika: str) -> None:
     compiled, reference = qg.compile(magika, num_threads=1), session(magika)
     for tokens in files(3):
@@ -181,6 +184,7 @@ def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", SPECTRA)
 def test_spectra_need_no_onnxruntime(name: str) -> None:
     (feeds,) = waves(1)
@@ -189,6 +193,7 @@ def test_spectra_need_no_onnxruntime(name: str) -> None:
     assert not compiled.report.fallback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mark_slow(["nemo80_conv", "whisper80_conv"], {"nemo80_conv"}))
 def test_int8_does_not_flatten_logarithms(name: str) -> None:
     """Measured: 116 and 33 dB; 5 dB with the operands of logarithms in int8."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from quantglow.support.arrays import Array
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.program.generate import generate
 from quantglow.transforms.program.sharing import share_in_place
+from tests.support.effort import PROFILE
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of
 from tests.support.guarded import guarded
@@ -27,6 +29,7 @@ from tests.support.guarded import guarded
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 BASELINE = TARGETS[-2:][0]
 """The level of every processor of this family; behind it is portable code."""
+EVERYWHERE = ("native", *TARGETS)
 SLACK_NBYTES = max(level_target(name).isa.slack_nbytes for name in LEVELS)
 """Bytes after buffers that kernels of any target may read."""
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -72,16 +75,31 @@ def guarded_feeds(graph: Graph, seed: int, spread: float = 3.0) -> dict[str, Arr
     return {name: guarded(a, at_end=bool(e)) for (name, a), e in zip(drawn, at_end, strict=True)}
 
 
+def in_turn(seed: int) -> Sequence[str]:
+    """``native`` and two levels for a drawn example; other seeds have others.
+    ``nightly`` runs each on every level.
+    """
+    if PROFILE == "nightly":
+        return EVERYWHERE
+    others = (seed, seed + len(TARGETS) // 2)
+    return ("native", *dict.fromkeys(TARGETS[i % len(TARGETS)] for i in others))
+
+
 def assert_targets_agree(
-    graph: Graph, feeds: dict[str, Array], *, unsigned: bool = False, rtol: float = 1e-5
+    graph: Graph,
+    feeds: dict[str, Array],
+    *,
+    targets: Sequence[str] = EVERYWHERE,
+    unsigned: bool = False,
+    rtol: float = 1e-5,
 ) -> None:
-    """Check machine code of every target, whole or item by item, against the reference.
+    """Check machine code of targets, whole or item by item, against the reference.
 
     Integers are equal bit for bit, floats within ``rtol`` of the largest.
     """
     program, plan = planned(graph, unsigned)
     expected = ReferenceExecutable(program, plan).run(feeds)
-    for target in ("native", *TARGETS):
+    for target in targets:
         executable = compile_program(program, plan, resolve(target))
         runs = {"whole": executable.run(feeds), "split": run_backwards(executable, feeds)}
         for how, value in runs.items():

@@ -30,6 +30,7 @@ def grid_sample(mode: str, padding: str, align: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("mode", "padding", "align"),
     covering(["nearest", "linear", "cubic"], ["zeros", "border", "reflection"], [0, 1]),

@@ -35,6 +35,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_variants(2)
 @pytest.mark.parametrize("level", ["cortex-m0plus", "cortex-m4", "cortex-m55"])
 @pytest.mark.parametrize(("make", "hint", "others"), CASES.values(), ids=CASES)
 def test_one_program_serves_all_sizes(

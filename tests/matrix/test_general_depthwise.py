@@ -71,6 +71,7 @@ def depthwise(
     return make
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("dtype", "case", "target"), covering([DType.F32, DType.I8], CASES, TARGETS), ids=str
 )
@@ -78,12 +79,14 @@ def test_depthwise(dtype: DType, case: tuple, target: str) -> None:
     assert_serves(depthwise(dtype, *case), HINT, OTHERS, resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("dtype", "target"), covering([DType.F32, DType.I8, DType.I16], TARGETS))
 def test_residuals(dtype: DType, target: str) -> None:
     for case in (CASES[0], CASES[4]):
         assert_serves(depthwise(dtype, *case, residual=True), HINT, OTHERS, resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 def test_words(target: str) -> None:
     assert_serves(depthwise(DType.I16, *CASES[0]), HINT, OTHERS, resolve(target))
@@ -102,6 +105,7 @@ def test_narrow_images(dtype: DType) -> None:
     assert_serves(make, {"N": 2, "H": 3, "W": 5}, others, resolve(TARGETS[0]))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
 @pytest.mark.parametrize(("fixed", "free"), [({"N": 1, "H": 1}, "W"), ({"N": 1, "W": 13}, "H")])
 def test_one_free_axis(dtype: DType, fixed: Sizes, free: str) -> None:

@@ -45,6 +45,7 @@ def test_the_interpreter_agrees(make, target: str, threads: int) -> None:
     assert_agree(graph, feeds_of(graph), target, threads)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 def test_banks_on_any_number_of_signals(target: str) -> None:
     others = [{"N": n} for n in (2, 3, 50)]
@@ -56,6 +57,7 @@ def test_rows_of_four(target: str) -> None:
     assert_serves(rows_of_four, {"N": 7}, [{"N": n} for n in (4, 5, 50)], resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 def test_rows_of_any_width(target: str) -> None:
     assert_serves(rows_of_any_width, HINT, OTHERS, resolve(target))

@@ -70,6 +70,7 @@ def test_an_index_that_is_out_of_range_at_one_shape_is_named_with_the_length(rea
         actual.run(feeds)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("make", [embedding, scatter, top_k], ids=lambda make: make.__name__)
 def test_indexing(make: Make, target: str) -> None:

@@ -58,6 +58,7 @@ KINDS = ("scores", "keys", "weighted", "next scores", "next keys", "next weighte
 TYPES = ((DType.F32, None), (DType.I8, DType.I8), (DType.I8, None), (DType.I16, None))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("kind", "types", "target"), covering(KINDS, TYPES, TARGETS))
 def test_products(kind: str, types: tuple[DType, DType | None], target: str) -> None:
     make = partial(product, kind, *types)

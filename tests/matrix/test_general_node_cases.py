@@ -4,6 +4,9 @@ as a program of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +20,6 @@ from quantglow.runtime.shapes.general import GeneralProgram, general_program, pl
 from quantglow.runtime.shapes.general_programs import HALVINGS
 from quantglow.support.errors import QuantglowError
 from tests.matrix import node_cases
-from tests.support.combinations import mark_slow
 from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized
 
 NAMES = """
@@ -32,8 +34,20 @@ Squeeze Sum TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Wh
 QUICK = {"Gather", "MatMul", "Reshape", "Slice"}
 
 
-@pytest.mark.parametrize("are_shared", [True, False])
-@pytest.mark.parametrize("operator", mark_slow(NAMES.split(), QUICK))
+def parameters() -> Iterator[Any]:
+    """Operators, their free dimensions with names in common or not: each operator in one of these
+    ways, the next one in the other; the rest is exhaustive.
+    """
+    for number, operator in enumerate(NAMES.split()):
+        slow = () if operator in QUICK else (pytest.mark.slow,)
+        for are_shared in (True, False):
+            is_turn = are_shared == (number % 2 == 0)
+            marks = slow if is_turn else (pytest.mark.slow, pytest.mark.exhaustive)
+            yield pytest.param(operator, are_shared, marks=marks)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(("operator", "are_shared"), [*parameters()])
 def test_one_program_computes_what_a_program_for_each_shape_does(
     operator: str, are_shared: bool
 ) -> None:

@@ -43,6 +43,7 @@ def pool(op: type, case: tuple, integer: bool, **fields: object) -> Make:
     return make
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("case", "integer", "target"), covering(CASES, [False, True], TARGETS), ids=str
 )
@@ -51,6 +52,7 @@ def test_maximum(case: tuple, integer: bool, target: str) -> None:
     assert_serves(pool(MaxPool, case, integer), HINT, others, resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("case", "integer", "target"), covering(CASES, [False, True], TARGETS), ids=str
 )

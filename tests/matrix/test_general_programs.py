@@ -21,6 +21,7 @@ def elementwise(sizes: Sizes) -> Graph:
     return b.graph(b.make(Sigmoid, x=b.make(Transpose, x=b.make(Relu, x=doubled), perm=(0, 2, 1))))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 def test_elementwise(target: str) -> None:
     others = [{"N": n, "T": t} for n, t in ((2, 17), (2, 64), (7, 129))]
@@ -37,6 +38,7 @@ def convolutions(channels: int, kernel: int, stride: int) -> Make:
     return make
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("channels", "kernel", "stride"), [(24, 3, 1), (40, 3, 2), (5, 1, 1)])
 def test_convolution(target: str, channels: int, kernel: int, stride: int) -> None:

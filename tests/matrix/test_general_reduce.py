@@ -36,6 +36,7 @@ def reduction(op: type[Node], axes: tuple[int, ...], channels: int, integer: boo
     return make
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("axes", "integer", "target"), covering(AXES, [False, True], TARGETS), ids=str
 )
@@ -45,6 +46,7 @@ def test_mean(axes: tuple[int, ...], integer: bool, target: str) -> None:
         assert_serves(make, HINT, OTHERS, resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("op", "integer"), [(ReduceMax, True), (ReduceMin, False)])
 @pytest.mark.parametrize("axes", [(1, 2), (2, 3)], ids=str)
@@ -58,6 +60,7 @@ def test_sum_of_free_columns(axes: tuple[int, ...], target: str) -> None:
     assert_serves(reduction(ReduceSum, axes, 7, False), HINT, OTHERS, resolve(target))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 def test_rows_of_any_length(integer: bool, target: str) -> None:

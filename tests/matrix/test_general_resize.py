@@ -39,6 +39,7 @@ def test_linear(coordinates: str, integer: bool, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))
 
 
+@pytest.mark.slow_variants(2)
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_nearest(coordinates: str, rounding: str) -> None:

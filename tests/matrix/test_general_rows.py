@@ -100,6 +100,7 @@ def planes(sizes: Sizes) -> Graph:
 MAKERS = (softmax, byte_softmax, normalization, byte_normalization, row_parts, byte_sums, planes)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("make", "target"), covering(MAKERS, TARGETS))
 def test_rows(make: Make, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))

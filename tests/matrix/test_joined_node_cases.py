@@ -22,6 +22,7 @@ QUICK = {"Flatten", "MatMul", "ReduceMax", "Reshape", "Softmax", "Transpose"}
 CALLS = 6
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "operator",
     [pytest.param(o, marks=[] if o in QUICK else [pytest.mark.slow]) for o in NAMES.split()],

@@ -68,6 +68,7 @@ def _on(target: str):
     return lambda graph, feeds: on_llvm(graph, feeds, target)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", TARGETS)
 @moderate
 @given(

@@ -58,6 +58,7 @@ def tuned(target: Target, task: Task, choice: KernelChoice) -> Target:
     return replace(target, choices=Choices({task.key: choice}))
 
 
+@pytest.mark.slow
 @moderate
 @given(data=st.data(), case=kinds, level=levels)
 def test_tuned_integers_are_those_of_the_interpreter(
@@ -127,6 +128,7 @@ PRODUCTS = (
 )
 
 
+@pytest.mark.slow
 @moderate
 @given(data=st.data(), graph=products(), level=levels)
 def test_tuned_products_are_those_of_the_default_bit_for_bit(

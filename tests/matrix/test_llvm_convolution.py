@@ -37,6 +37,7 @@ from tests.support.effort import expensive, moderate
 from tests.support.feeds import feeds_of
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", TARGETS)
 @moderate
 @given(case=cases())
@@ -45,6 +46,7 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow_variants(0)
 @pytest.mark.parametrize("nbytes", mark_slow([32, 64], {64}))
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))
@@ -56,6 +58,7 @@ def test_plain_code_takes_vectors_of_any_width(nbytes: int, case: Case) -> None:
     assert_agree(graph, feeds, replace(plain, name=f"portable{nbytes}", isa=wider))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", ["native", *TARGETS])
 @expensive
 @given(case=cases(depthwise=True))
@@ -64,6 +67,7 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(["native", *TARGETS], TARGETS[::2]))
 @expensive
 @given(case=st.one_of(cases(), cases(depthwise=True)))
@@ -93,6 +97,7 @@ def depthwise_case(kernel: tuple[int, int], channels: int, stride: int) -> Case:
     )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("stride", "channels", "target"),
     covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65], ["native", *TARGETS]),
@@ -114,6 +119,7 @@ def test_large_depthwise_windows_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + channels % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("kernel", "channels", "stride", "target"),
     covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2], ["native", *TARGETS]),
@@ -127,6 +133,7 @@ def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     assert_agree(*floats(case), target, threads=1 + stride % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("window", "target"),
     covering([((17, 33), (12, 24)), ((40, 16), (6, 12))], ["native", *TARGETS]),
@@ -184,6 +191,7 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
         assert_agree(graph, feeds, target, threads=1 + channels % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("stride", "window", "target"),
     covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))], ["native", *TARGETS]),
@@ -215,6 +223,7 @@ def test_windows_of_few_channels_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + width % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases(wide=True))
@@ -223,6 +232,7 @@ def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True, wide=True))
@@ -231,6 +241,7 @@ def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases())
@@ -239,6 +250,7 @@ def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True))
@@ -247,6 +259,7 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
     assert_agree(graph, feeds, target)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(

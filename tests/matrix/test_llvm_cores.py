@@ -37,12 +37,14 @@ def target_with(core: Core = ICE_LAKE) -> Target:
     return replace(resolve(LEVEL), core=core)
 
 
+@pytest.mark.slow
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
 def test_integers_are_those_of_the_interpreter(case: Case) -> None:
     assert_agree(*integers(case), target_with(), threads=1 + case.seed % 2)
 
 
+@pytest.mark.slow
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_floats_are_close_to_the_interpreter(case: Case) -> None:

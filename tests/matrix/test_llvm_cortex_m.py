@@ -104,6 +104,7 @@ def test_tiles_lie_along_the_axis_that_needs_fewer() -> None:
         assert WindowDepthwise(step, step.op, plain(LEVEL)).axes[0].results == along
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", mark_slow(["cortex-m0plus", "cortex-m4", LEVEL], {LEVEL}))
 @moderate
 @given(case=cases(depthwise=True))
@@ -142,6 +143,7 @@ def test_streams_of_constants_give_the_interpreters_integers(
     assert_agree(graph, feeds, plain(level))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", [LEVEL, "cortex-m4"])
 @moderate
 @given(case=st.one_of(cases(), cases(wide=True)))

@@ -76,6 +76,7 @@ def assert_all_refuse(graph: Graph, feeds: dict[str, Array], error: OutOfRangeEr
         np.testing.assert_array_equal(executable.run(within), interpret(graph, within))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dtype", DType)
 @expensive
 @given(st.sampled_from(CHANNELS), st.integers(0, 2), indices_of, st.booleans(), seeds)
@@ -92,6 +93,7 @@ def test_gather_stays_inside(
     check(rng, node, {x: values(rng, dtype, shape), indices: chosen})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("dtype", "reduction"), covering([*DType], ["none", "add", "mul", "max", "min"])
 )
@@ -110,6 +112,7 @@ def test_scatter_stays_inside_and_keeps_the_order(
     check(rng, node, {**feeds, indices: far(rng, index_type, rows, count)})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("dtype", "largest"), covering([d for d in DType if d is not DType.BOOL], [True, False])
 )

@@ -52,7 +52,7 @@ from quantglow.ir.ops.expression import arg, call, const
 from quantglow.ir.types import DType, ElementType, QuantParams, f32
 from quantglow.support.errors import TypeRuleError
 from tests.generators.quantized_graphs.drawing import CHANNELS, Drawing
-from tests.matrix.harness import assert_targets_agree, guarded_feeds
+from tests.matrix.harness import assert_targets_agree, guarded_feeds, in_turn
 from tests.support.effort import expensive
 
 Case = Callable[[Drawing], tuple[Node, ...]]
@@ -271,8 +271,9 @@ def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -
             graph = d.graph(*case(d))
         except TypeRuleError:
             assume(False)
-        unsigned = data.draw(st.booleans())
-        assert_targets_agree(graph, guarded_feeds(graph, d.number(0, 999)), unsigned=unsigned)
+        unsigned, seed = data.draw(st.booleans()), d.number(0, 999)
+        feeds = guarded_feeds(graph, seed)
+        assert_targets_agree(graph, feeds, targets=in_turn(seed), unsigned=unsigned)
 
     check()
 

@@ -73,6 +73,7 @@ def varied_type(rng: np.random.Generator, kind: TensorType) -> TensorType:
     return replace(kind, quant=QuantParams.per_tensor(scale, zero_point))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(LEVELS, DAILY))
 @moderate
 @given(case=st.one_of(cases(wide=True), cases(), cases(depthwise=True)))

@@ -55,6 +55,7 @@ def convolution(
     return Graph((x,), (("y", conv),)), feeds
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(

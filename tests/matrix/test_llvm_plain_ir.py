@@ -33,6 +33,7 @@ LEVELS = [
 """One level for each set of instructions; one for each family by default."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", mark_slow(SETS.values(), {"dotprod", "cortex-m4"}))
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
@@ -57,6 +58,7 @@ def pointwise(channels: int) -> Case:
     )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", mark_slow(SETS.values(), {"rv64gcv", "wasm32"}))
 @moderate
 @given(case=cases())
@@ -65,6 +67,7 @@ def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
     assert_agree(graph, feeds, plain(level))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", mark_slow(SETS.values(), {"dotprod", "wasm32"}))
 @moderate
 @given(graph=mixed_graphs(), seed=st.integers(0, 2**16))
@@ -74,6 +77,7 @@ def test_graphs_of_all_operators_give_the_same_integers(
     assert_agree(graph, feeds_of(graph, seed), plain(level))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", mark_slow(SETS.values(), {"rv64gcv", "cortex-m4"}))
 @moderate
 @given(case=cases())
@@ -85,6 +89,7 @@ def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> N
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow_variants(2)
 @pytest.mark.parametrize(("name", "level"), covering(NAMES, [*SETS.values()]))
 def test_saved_networks_give_the_pinned_integers(name: str, level: str) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]

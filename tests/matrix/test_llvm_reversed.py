@@ -11,7 +11,7 @@ from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import Concat, Elementwise, Slice
 from quantglow.ir.ops.expression import arg, call
 from quantglow.ir.types import DType, ElementType, TensorType
-from tests.matrix.harness import assert_targets_agree, guarded_feeds
+from tests.matrix.harness import assert_targets_agree, guarded_feeds, in_turn
 from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
@@ -35,4 +35,4 @@ def test_backwards(dtype: DType, rows: int, length: int, first: int) -> None:
         args, out = (other, back), ElementType(dtype)
         outputs.append(("sum", Elementwise(name="s", args=args, expression=added, out=out)))
     graph = Graph((x,), tuple(outputs))
-    assert_targets_agree(graph, guarded_feeds(graph, seed=length))
+    assert_targets_agree(graph, guarded_feeds(graph, seed=length), targets=in_turn(length))

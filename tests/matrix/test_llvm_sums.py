@@ -19,6 +19,7 @@ from tests.support.guarded import guarded
 OUT = ElementType(DType.I16, QuantParams.per_tensor(0.0004, 0))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
 @expensive
 @given(

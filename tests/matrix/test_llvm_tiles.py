@@ -109,6 +109,7 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
     return registers.products
 
 
+@pytest.mark.slow
 @needs_avx512
 @moderate
 @given(
@@ -165,6 +166,7 @@ def test_no_product_of_tiles_is_wasted(
     assert assert_tiles_agree(convolution(size, c, o, kernel)) == products
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("batch", [2, 3, 4, 7, 11])
 def test_code_for_a_free_batch_serves_batches_of_any_size(batch: int) -> None:
     target = level_target(AMX)

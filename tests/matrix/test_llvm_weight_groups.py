@@ -17,7 +17,7 @@ from quantglow.ir.types import f32
 from quantglow.runtime.native.compilation import compile_program
 from quantglow.support.arrays import Array
 from tests.matrix.general import LEVELS, Sizes, assert_serves
-from tests.matrix.harness import TARGETS, assert_targets_agree, planned, run_backwards
+from tests.matrix.harness import assert_targets_agree, in_turn, planned, run_backwards
 from tests.support.combinations import mark_slow
 from tests.support.effort import expensive
 from tests.support.guarded import guarded
@@ -79,18 +79,19 @@ def assert_same(actual: Array, expected: Array, where: str = "") -> None:
     np.testing.assert_array_equal(*bits, err_msg=where)
 
 
-def assert_all_same(graph: Graph, feeds: dict[str, Array]) -> None:
+def assert_all_same(graph: Graph, feeds: dict[str, Array], seed: int) -> None:
     (expected,) = interpret(graph, feeds)
     program, plan = planned(graph)
     (reference,) = ReferenceExecutable(program, plan).run(feeds)
     assert_same(reference, expected, "reference")
-    for target in ("native", *TARGETS):
+    for target in in_turn(seed):
         for threads in (1, 2):
             executable = compile_program(program, plan, resolve(target), threads)
             assert_same(executable.run(feeds)[0], expected, f"{target}, {threads} threads")
         assert_same(run_backwards(executable, feeds)[0], expected, f"{target}, item by item")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("group", mark_slow(GROUPS, {16, 48}))
 @expensive
 @given(bits_of, rows_of, depths, columns_of, st.booleans(), st.booleans(), seeds)
@@ -110,7 +111,7 @@ def test_products_of_quantized_rows_are_equal_bit_for_bit(
     graph = Graph((x,), (("y", product(x, group, True, operands)),))
     fed = guarded(activations(rng, rows, depth, special), at_end=bool(rng.integers(2)))
     with np.errstate(all="ignore"):
-        assert_all_same(graph, {"x": fed})
+        assert_all_same(graph, {"x": fed}, seed)
 
 
 @pytest.mark.parametrize("group", mark_slow(GROUPS, {32, 256}))
@@ -124,7 +125,7 @@ def test_products_of_floats(
     operands = weights(rng, columns, depth, group, bits, False)
     graph = Graph((x,), (("y", product(x, group, False, operands)),))
     fed = guarded(rng.normal(0, 1, (rows, depth)).astype(np.float32), at_end=bool(rng.integers(2)))
-    assert_targets_agree(graph, {"x": fed})
+    assert_targets_agree(graph, {"x": fed}, targets=in_turn(seed))
 
 
 @expensive
@@ -134,9 +135,10 @@ def test_quantized_rows(rows: int, depth: int, group: int, special: bool, seed: 
     x = Input(name="x", tensor=f32(rows, depth))
     graph = Graph((x,), (("rows", QuantizeRows(name="rows", x=x, group=group)),))
     fed = np.nan_to_num(activations(rng, rows, depth, special))
-    assert_targets_agree(graph, {"x": guarded(fed, at_end=True)})
+    assert_targets_agree(graph, {"x": guarded(fed, at_end=True)}, targets=in_turn(seed))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("target", LEVELS)
 def test_any_number_of_rows(target: str, dynamic: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def test_numbers_of_an_input_leave_the_int8_graph_as_they_came(drawn: Graph) -> 
             np.testing.assert_array_equal(z[place], y[place])
 
 
+@pytest.mark.slow
 @moderate
 @given(copying())
 def test_decisions_by_name_give_the_same_copies(drawn: Graph) -> None:

@@ -47,6 +47,7 @@ def renamed(graph: Graph, chosen: type[Node]) -> Graph:
     return graph.rebuild(rule)
 
 
+@pytest.mark.slow
 @moderate
 @given(networks(), st.booleans(), st.booleans(), st.booleans())
 def test_decisions_give_back_the_graph_they_were_made_with(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from quantglow.interpreter import interpret
@@ -45,6 +46,7 @@ def rounding_noise(graph: Graph, feeds: Feeds, expected: np.ndarray) -> float:
     return float(np.abs(actual - expected).max())
 
 
+@pytest.mark.slow
 @given(fused_networks())
 def test_equalization_keeps_the_function(graph: Graph) -> None:
     data = samples_for(graph, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def model(is_int8: bool, threads: int) -> FreeShapes:
     return compiled.specialisations
 
 
+@pytest.mark.slow
 @effort.expensive
 @given(SHAPES, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_a_bound_program_equals_one_of_its_own(shape, is_int8: bool, threads: int) -> None:

@@ -116,6 +116,7 @@ def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
 MASKS = ("framed", "masked")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("recovered", [False, True])
 @expensive
 @given(
@@ -148,6 +149,7 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
             np.testing.assert_allclose(actual, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @expensive
 @given(
     name=st.sampled_from(sorted(ATTENTIONS)),

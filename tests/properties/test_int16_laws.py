@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_a_name_without_an_operator_cannot_be_int16() -> None:
     assert names_for_int16(graph, plan)
 
 
+@pytest.mark.slow_variants(0)
 @expensive
 @given(networks(), st.data())
 def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject) -> None:
@@ -69,6 +71,7 @@ def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject)
         assert_agree(graph, samples_for(graph, 1)[0], target, rtol=0)
 
 
+@pytest.mark.slow_variants(0)
 @moderate
 @given(networks(), st.data())
 def test_decisions_give_back_the_graph_they_were_made_with(
@@ -79,6 +82,7 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     assert same_graph(quantized_model.decisions.apply(graph), quantized_model.graph)
 
 
+@pytest.mark.slow_variants(0)
 @moderate
 @given(networks(), st.data())
 def test_no_layer_can_overflow(drawn: Graph, data: st.DataObject) -> None:

@@ -40,6 +40,7 @@ def compiled_once(stops: bool, numbered: bool, behind: bool, threads: int) -> An
     return model, qg.compile(model, num_threads=threads)
 
 
+@pytest.mark.slow
 @given(
     form=FORMS,
     trips=COUNTS,

@@ -117,6 +117,7 @@ def is_export_right(seed: int) -> bool:
     return True
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_late_points_at_any_place_compute_what_onnxruntime_computes(group: int) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)

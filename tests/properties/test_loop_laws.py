@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ from tests.support.same import same_program
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 
+@pytest.mark.slow
 @given(graph=loop_graphs())
 def test_a_graph_is_read_as_it_was_written(graph: Graph) -> None:
     read = parse_graph(print_graph(graph), text_constants(graph))
@@ -69,6 +71,7 @@ def test_compiled_programs_do_so_every_time(graph: Graph, name: str, threads: in
     assert_equal_values(first, interpret(graph, feeds))
 
 
+@pytest.mark.slow
 @given(graph=loop_graphs())
 @moderate
 def test_onnxruntime_agrees_on_the_exported_loop(graph: Graph) -> None:

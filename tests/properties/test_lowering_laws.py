@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def run(program: Program, graph: Graph) -> list[Array]:
     return ReferenceExecutable(program, plan_memory(program)).run(feeds_of(graph, spread=2.0))
 
 
+@pytest.mark.slow_variants(0)
 @given(mixed_graphs(), st.booleans())
 def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
     lowered = lower(graph, unsigned=unsigned)

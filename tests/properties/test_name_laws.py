@@ -53,6 +53,7 @@ def named_like_helpers(draw: st.DrawFn) -> Graph:
     return graph.rebuild(rule)
 
 
+@pytest.mark.slow
 @moderate
 @given(named_like_helpers(), st.sampled_from([(), "auto"]))
 def test_int8_graphs_have_unique_names(graph: Graph, equalization: object) -> None:

@@ -69,6 +69,7 @@ def test_optimize_is_deterministic(graph: Graph) -> None:
     assert [n.name for n in first.nodes] == [n.name for n in second.nodes]
 
 
+@pytest.mark.slow
 @given(graph=networks())
 def test_names_of_values_survive(graph: Graph) -> None:
     known = {node.name for node in graph.nodes}

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def altered(draw: st.DrawFn, table: ProgramTable) -> ProgramTable:
     return table
 
 
+@pytest.mark.slow
 @effort.moderate
 @given(st.data())
 def test_first_and_later_checks_refuse_the_same_tables(data: st.DataObject) -> None:

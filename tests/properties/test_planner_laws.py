@@ -110,6 +110,7 @@ def test_a_schedule_runs_operands_first_and_is_no_worse_than_the_order_given(
     assert peak_nbytes(graph, order) <= peak_nbytes(graph, graph.nodes)
 
 
+@pytest.mark.slow
 def test_an_overlap_shows_in_the_reference_backend() -> None:
     """This tests the poison itself: a plan that puts everything at 0 gives wrong results
     somewhere.

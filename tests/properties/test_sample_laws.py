@@ -201,6 +201,7 @@ def attention(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("keys", "scale", "before", "behind"),
     covering(KEYS, SCALES, BEFORE_ATTENTION, BEHIND_ATTENTION),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def least_peak(tasks: Tasks) -> int:
     return least
 
 
+@pytest.mark.slow
 @given(GRAPHS, st.sampled_from([0, 64]), st.data())
 def test_the_peak_of_tasks_is_the_bound_of_the_planned_program(
     graph: Graph, slack_nbytes: int, data: st.DataObject
@@ -87,6 +89,7 @@ def test_the_peak_of_tasks_is_the_bound_of_the_planned_program(
     assert tasks.peak(order) == plan.lower_bound_nbytes
 
 
+@pytest.mark.slow
 @given(GRAPHS, st.data())
 def test_lives_of_tasks_are_those_of_the_program(graph: Graph, data: st.DataObject) -> None:
     tasks, make = tasks_and_maker(graph)
@@ -119,6 +122,7 @@ def test_results_are_equal_bit_for_bit_in_every_order(graph: Graph, data: st.Dat
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 @given(task_sets())
 def test_the_exact_search_finds_the_smallest_peak_of_all_orders(tasks: Tasks) -> None:
     actual, least = best_order(tasks, 0), least_peak(tasks)

@@ -17,18 +17,21 @@ from tests.support.effort import moderate
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.slow
 @moderate
 @given(SEEDS, SEEDS)
 def test_scopes_of_drawn_graphs_hold(graph: int, choice: int) -> None:
     assert judged(drawn(graph), np.random.default_rng(choice)) == ""
 
 
+@pytest.mark.slow
 @moderate
 @given(SEEDS, SEEDS)
 def test_scopes_of_fused_layers_hold(graph: int, choice: int) -> None:
     assert judged(fusible(graph), np.random.default_rng(choice)) == ""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scopes_of_networks_hold(family: str) -> None:
     network = FAMILIES[family](False)

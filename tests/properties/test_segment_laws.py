@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def model(is_int8: bool, threads: int, is_loaded: bool) -> FreeShapes:
     return compiled.specialisations
 
 
+@pytest.mark.slow
 @effort.expensive
 @given(SHAPES, st.booleans(), st.sampled_from([1, 2, 3]), st.booleans())
 def test_bound_segments_equal_those_of_a_program_of_its_own(
@@ -59,6 +61,7 @@ def test_bound_segments_equal_those_of_a_program_of_its_own(
             np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_most_shapes_are_bound() -> None:
     programs = model(True, 1, False)
     shapes = [(n, 3, h, w) for n in (1, 2, 4) for h, w in ((20, 20), (33, 19), (24, 40))]

@@ -45,6 +45,7 @@ def drawn(shape: tuple[int, int]) -> Array:
     return np.random.default_rng(shape).normal(0, 1, shape).astype(np.float32)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("body", BODIES)
 def test_every_shape_gives_what_onnxruntime_gives(body: str, tmp_path: Path) -> None:
     """By 1 to 3 threads, each shape as the first one, saved and loaded."""

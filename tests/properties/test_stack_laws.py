@@ -42,6 +42,7 @@ def alone(graph: Graph, feeds: Mapping[str, Array]) -> dict[Node, Array]:
     return actual
 
 
+@pytest.mark.slow
 @given(mixed_graphs(), st.integers(1, 9), SIZES, st.booleans(), st.booleans())
 def test_each_sample_gets_the_values_that_it_gets_alone(
     graph: Graph, count: int, nbytes: int, is_native: bool, is_threaded: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -72,6 +73,7 @@ constants = st.one_of(
 expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), calls)
 
 
+@pytest.mark.slow
 @expensive
 @given(mixed_graphs(), st.dictionaries(names, st.sampled_from(DECLARED)))
 def test_a_graph_is_read_back(graph: Graph, declared: dict[str, str]) -> None:

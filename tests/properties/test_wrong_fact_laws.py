@@ -251,6 +251,7 @@ def is_right(graph: Forged, x: np.ndarray, answer: Any) -> bool:
     return said is not None and np.array_equal(answer, said)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("is_believed", [False, True])
 @effort.moderate
 @given(

@@ -39,6 +39,7 @@ ERRORS = (
 )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", VALUES)
 def test_values_of_processes_with_other_hashes_are_found(name: str) -> None:
     root, environment = Path(__file__).parents[2], {"PYTHONHASHSEED": "7"}

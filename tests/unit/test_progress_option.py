@@ -44,6 +44,7 @@ def test_each_function_with_the_option_is_called_here() -> None:
     assert taking == CALLS.keys()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_is_shown_in_a_terminal_without_progress(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -54,6 +55,7 @@ def test_nothing_is_shown_in_a_terminal_without_progress(
     assert terminal.getvalue() == ""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", CALLS)
 def test_lines_are_shown_in_a_log_with_progress(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()

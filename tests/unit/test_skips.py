@@ -41,6 +41,7 @@ def summary(folder: Path, tests: str, *options: str) -> str:
     return ran.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("reason", "options", "counted"),
     [
@@ -55,6 +56,7 @@ def test_a_test_without_its_tool_fails(
     assert counted in summary(tmp_path, TESTS.replace("REASON", reason), *options)
 
 
+@pytest.mark.slow
 def test_a_file_without_its_module_fails(tmp_path: Path) -> None:
     assert "1 skipped" in summary(tmp_path, WHOLE_FILE)
     assert "1 error" in summary(tmp_path, WHOLE_FILE, "--no-skips")

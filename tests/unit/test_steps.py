@@ -49,12 +49,14 @@ def compiled() -> Any:
     )
 
 
+@pytest.mark.slow
 def test_images_go_in_and_classes_come_out(compiled: Any) -> None:
     (selected,) = compiled.get_inputs()
     assert (selected.shape, selected.type) == ([1, 6, 6, 2], "tensor(uint8)")
     assert [end.name for end in compiled.get_outputs()] == OUTPUTS
 
 
+@pytest.mark.slow
 def test_int8_results_are_those_of_the_model_fed_with_floats(compiled: Any) -> None:
     x = images()
     plain = qg.quantize_and_compile(
@@ -80,6 +82,7 @@ def test_int8_results_are_equal_in_all_forms(compiled: Any, tmp_path: Path) -> N
     assert [e.name for e in loaded.get_outputs()] == OUTPUTS
 
 
+@pytest.mark.slow
 def test_bundles_take_bytes(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net")
     header = (tmp_path / "net.h").read_text()
@@ -143,6 +146,7 @@ def test_the_report_says_why_bytes_are_not_exact(compiled: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_antialiased_images_are_rounded_once() -> None:
     model = convert_version(small_model(), 18)
     before = [*BEFORE[:2], steps.Resize(6, 6, antialias=True), *BEFORE[2:]]
@@ -175,6 +179,7 @@ def test_indices_count_by_equal_answers_only(compiled: Any) -> None:
     assert again.outputs == compiled.report.outputs
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("last", [steps.TopK(2), steps.ArgMax(), steps.ArgMax(keepdims=True)])
 def test_labels_are_compared_with_indices(last: steps.After) -> None:
     x = images(10)
@@ -194,6 +199,7 @@ def test_labels_are_compared_with_indices(last: steps.After) -> None:
     assert compiled.report.right.float_share == pytest.approx(0.9)
 
 
+@pytest.mark.slow
 def test_every_function_that_takes_a_model_takes_its_steps() -> None:
     model, data, inputs = small_model(), images(), {"before": BEFORE, "after": AFTER}
     assert "scores:Softmax" in qg.profile(model, data, progress=False, **inputs).histograms
@@ -202,6 +208,7 @@ def test_every_function_that_takes_a_model_takes_its_steps() -> None:
     assert qg.bisect(model, data, **inputs).stage == ""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("antialias", [False, True])
 def test_onnxruntimes_quantizer_takes_images_that_are_resized(
     antialias: bool, tmp_path: Path

@@ -62,18 +62,21 @@ def test_a_model_that_is_right_has_no_part() -> None:
     assert "give the results of the reference" in str(bisection)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", ["float16", "float64", "bfloat16"])
 def test_a_model_of_another_float_type_has_no_part(kind: str) -> None:
     x = [sample.astype(numpy_type(kind)) for sample in small_samples()]
     assert qg.bisect(all_of(small_model(), kind), x) == Bisection()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_int8_graph_that_is_right_has_no_part(threads: int) -> None:
     graph = qg.quantize_and_compile(MNIST.path, FEEDS, progress=False).graph
     assert qg.bisect(graph, FEEDS, num_threads=threads) == Bisection()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "fault", [FAULT, repeat("some-passes", FAULT)], ids=["alone", "in-a-group"]
 )
@@ -86,6 +89,7 @@ def test_a_faulty_pass_is_found(fault: Pass, monkeypatch: pytest.MonkeyPatch) ->
     assert actual.difference > 0.1
 
 
+@pytest.mark.slow
 def test_a_faulty_lowering_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = qg.quantize_and_compile(MNIST.path, FEEDS, progress=False).graph
     fault = RewritePass("drop-last-row", dropped)
@@ -107,6 +111,7 @@ def dropped(node: Node, uses: Any) -> Node | None:
     return None
 
 
+@pytest.mark.slow
 def test_a_faulty_kernel_is_found() -> None:
     """In a process of its own, whose kernels nobody else uses."""
     (text,) = call_isolated(f"{__name__}:found_in_faulty_kernels", seconds=120)

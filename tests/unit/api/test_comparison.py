@@ -44,6 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_quantizer_has_its_figures(files: Path) -> None:
     names = ["onnxruntime-minmax", "onnxruntime-percentile"]
     data = str(files / "samples.npz")
@@ -83,6 +84,7 @@ def test_the_command_prints_a_table_and_a_verdict(
     assert facts["rows"][0]["seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -123,6 +125,7 @@ def test_a_quantizer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     assert comparison.verdict == "No other quantizer made a model that runs."
 
 
+@pytest.mark.slow
 def test_few_samples_are_calibrated_and_compared_on() -> None:
     comparison = qg.compare(small_model(), small_samples(), quantizers=[], **QUICK)
     assert (comparison.samples, comparison.origin) == (4, "that calibration used, too")
@@ -200,6 +203,7 @@ def classifier(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_all_rows_are_compared_by_their_logits(tmp_path: Path) -> None:
     path = classifier(tmp_path / "model.onnx")
     comparison = qg.compare(

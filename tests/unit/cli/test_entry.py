@@ -61,6 +61,7 @@ def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(module: str) -> Non
     assert (actual.returncode, actual.stdout, actual.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 def test_the_command_runs_to_its_end_otherwise() -> None:
     place, function = entry()
     actual = python(INTERRUPTED_AT.format(module="none", entry=place, function=function))
@@ -79,6 +80,7 @@ def quantglow(
 INSPECT = ("inspect", "datasets/mnist_cnn.onnx", "--stage", "optimized")
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_stdout_is_one_message() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         output = quantglow(*INSPECT, stdout=full)
@@ -86,11 +88,13 @@ def test_a_full_disk_behind_stdout_is_one_message() -> None:
     assert (output.returncode, output.stderr) == (1, message)
 
 
+@pytest.mark.slow
 def test_nobody_needs_to_read_stdout() -> None:
     output = quantglow(*INSPECT, setting="sys.stdout = None")
     assert (output.returncode, output.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", mark_slow(["stdin", "stdout", "stderr"], {"stdout"}))
 def test_a_closed_stream_is_no_traceback(stream: str) -> None:
     closed = {"stdin": 0, "stdout": 1, "stderr": 2}[stream]
@@ -102,12 +106,14 @@ def test_a_closed_stream_is_no_traceback(stream: str) -> None:
         assert "quantglow: " not in output.stdout
 
 
+@pytest.mark.slow
 def test_characters_that_stdout_cannot_encode_are_replaced() -> None:
     output = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (output.returncode, output.stderr) == (0, "")
     assert "NAME:D,D,?" in output.stdout
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_the_command() -> None:
     command = [sys.executable, "-m", "quantglow", "--version"]
     results = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

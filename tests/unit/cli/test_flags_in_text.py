@@ -76,11 +76,13 @@ def remedies() -> Iterator[str]:
                 yield text.partition("Remedy: ")[2]
 
 
+@pytest.mark.slow
 def test_every_keyword_of_a_remedy_is_a_flag() -> None:
     flags = {name for command in PARSERS for name in keywords(command)}
     named = {match[1] for text in remedies() for match in KEYWORD.finditer(text)}
     assert named - flags == OF_PYTHON.keys()
 
 
+@pytest.mark.slow
 def test_no_remedy_calls_a_function_with_an_option() -> None:
     assert [text for text in remedies() if re.search(r"\w\([^)]*\b\w+=\S", text)] == []

@@ -59,6 +59,7 @@ def test_profile_writes_a_profile(folder: Path) -> None:
     assert qg.Profile.load(folder / "ranges.npz").samples == 4
 
 
+@pytest.mark.slow
 def test_quantize_writes_a_model_and_prints_the_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_quantize_prints_every_layer_if_asked(
     )
 
 
+@pytest.mark.slow
 def test_quantize_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --output int8.qgm --effort fast"
     run(folder, f"{line} --json")
@@ -97,6 +99,7 @@ def test_quantize_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert Report.from_json(data["report"]).outputs
 
 
+@pytest.mark.slow
 def test_a_model_that_is_far_off_is_sent_to_debug(folder: Path) -> None:
     report = qg.quantize_and_compile(folder / "net.onnx", folder / "samples.npz").report
     off = replace(report, outputs=tuple(replace(o, sqnr_db=5.0) for o in report.outputs))
@@ -108,6 +111,7 @@ def test_a_model_that_is_far_off_is_sent_to_debug(folder: Path) -> None:
     assert "not usable" in str(off) and "Look at these layers: " in str(off)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("data", ["", "--calibration-data samples.npz"])
 def test_quantize_packs_weights(
     folder: Path, data: str, capsys: pytest.CaptureFixture[str]
@@ -125,6 +129,7 @@ def test_quantize_needs_data_without_weights(
     assert "--calibration-data is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_quantize_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --output exact.qgm --max-drop"
     assert run(folder, f"{line} 1e-4 --max-minutes 5") == 0
@@ -152,6 +157,7 @@ def test_a_model_with_free_dimensions_keeps_them(folder: Path) -> None:
         assert actual["scores"].shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.onnx")
     session = onnxruntime.InferenceSession(folder / "int8.onnx")
@@ -160,6 +166,7 @@ def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
     assert sqnr_db(expected, scores) > 25
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "stage",
     mark_slow(
@@ -175,6 +182,7 @@ def test_inspect_shows_models_that_come_quantized(
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.slow
 def test_compile_and_run_give_the_outputs(folder: Path) -> None:
     run(folder, "compile net.onnx --output float.qgm --num-threads 1")
     run(folder, "run float.qgm --inputs one.npz --output result.npz")
@@ -258,6 +266,7 @@ def test_bench_prints_the_shape_that_it_measured(
     assert f"batch {shape[0]} (x {shape}): median" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_bench_prints_the_time_of_every_kernel(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +275,7 @@ def test_bench_prints_the_time_of_every_kernel(
     assert "limit µs" in captured and "By kernel" in captured
 
 
+@pytest.mark.slow
 def test_bench_measures_throughput_at_each_batch(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +312,7 @@ def test_bench_compares_with_other_runtimes(
     assert all(each["median_seconds"] > 0 for each in beside["runtimes"])
 
 
+@pytest.mark.slow
 def test_runtimes_that_cannot_run_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +337,7 @@ def test_an_error_of_a_call_ends_the_measurement() -> None:
         measure_loaded(submit, 2, 60.0)
 
 
+@pytest.mark.slow
 def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers --json")
     data = json.loads(capsys.readouterr().out)
@@ -335,6 +347,7 @@ def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert data["layers"]["seconds"] == pytest.approx(sum(c["seconds"] for c in calls))
 
 
+@pytest.mark.slow
 def test_bundle_writes_files_and_says_what_they_take(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +410,7 @@ def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:
         assert facts["inputs"][0]["shape"] == [2, 3, 4, 13]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [
@@ -627,6 +641,7 @@ REPORTING = (
 """Commands that print a report, on a model with two outputs and one with one."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("line", mark_slow(REPORTING, REPORTING[1:10:3]))
 def test_the_next_step_of_a_command_is_a_command(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -657,6 +672,7 @@ VERDICTS = {
 """Commands with a verdict, and the beginning of it."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "line", mark_slow(VERDICTS, {line for line in VERDICTS if line[:4] not in ("comp", "demo")})
 )
@@ -735,6 +751,7 @@ def test_a_profile_is_no_data_to_profile(folder: Path, capsys: pytest.CaptureFix
     assert "is a profile already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_traces_are_written(folder: Path) -> None:
     data = "--calibration-data samples.npz --effort fast"
     assert run(folder, f"quantize net.onnx {data} --output int8.qgm --trace stages.json") == 0

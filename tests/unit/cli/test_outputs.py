@@ -80,6 +80,7 @@ def test_the_check_leaves_nothing(folder: Path) -> None:
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_without_a_name_the_model_is_saved_here(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def calibrate(folder: Path, *changes: tuple[str, str], options: tuple[str, ...] 
     return main(["calibrate", str(folder / "net.toml"), "--num-threads", "1", *options])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n == "mnist" else pytest.mark.slow) for n in SMALL]
 )
@@ -95,6 +96,7 @@ def test_recorded_profiles_are_small(path: Path) -> None:
     assert path.stat().st_size < 200_000
 
 
+@pytest.mark.slow
 def test_a_recipe_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strict = ("min_sqnr_db = 20.0", "min_sqnr_db = 70.0")
     options = ("--update-profile",)
@@ -103,12 +105,14 @@ def test_a_recipe_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[s
     assert calibrate(folder, strict, control, options=options) == 0
 
 
+@pytest.mark.slow
 def test_update_profile_writes_what_later_runs_reproduce(folder: Path) -> None:
     assert calibrate(folder, options=("--update-profile",)) == 0
     assert qg.Profile.load(folder / "net.profile.npz").samples == 4
     assert calibrate(folder) == 0
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("gate", "missed"),
     [
@@ -133,6 +137,7 @@ def test_a_gate_on_accuracy_without_labels_is_missed(folder: Path) -> None:
     assert calibrate(folder, *changes, options=("--update-profile",)) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_profile_is_not_written(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +153,7 @@ def test_an_interrupted_profile_is_not_written(
     assert (folder / "net.profile.npz").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_preprocessing_does_not_reproduce_the_profile(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

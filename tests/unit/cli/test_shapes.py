@@ -27,6 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_compile_leaves_dimensions_free(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", str(folder / "free.onnx"), "--output", str(folder / "float.qgm")]) == 0
     assert "it is compiled on first use" in capsys.readouterr().out
@@ -34,6 +35,7 @@ def test_compile_leaves_dimensions_free(folder: Path, capsys: pytest.CaptureFixt
     assert scores.shape == (1, 4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["free.onnx", "free.qgm"])
 def test_bench_takes_the_shapes_that_are_given(folder: Path, name: str) -> None:
     words = ["--seconds", "0.01", "--num-threads", "1", "--input-shapes", "x:2,3,5,9"]

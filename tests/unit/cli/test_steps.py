@@ -94,6 +94,7 @@ DATA = "--calibration-data images.npz"
 QUICK = "--seconds 0.05 --num-threads 1"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
@@ -125,6 +126,7 @@ def test_every_command_takes_steps(
     assert shown in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_other_runtimes_get_the_steps_of_a_saved_model(capsys: pytest.CaptureFixture[str]) -> None:
     inputs = f"{BEFORE} {AFTER}"

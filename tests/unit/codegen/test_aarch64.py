@@ -135,6 +135,7 @@ def test_llvm_selects_instructions_for_all_networks(level: str) -> None:
 OF_LEVELS = {"dotprod": {"sdot", "udot"}, "i8mm": {"usdot", "sudot", "smmla", "usmmla"}}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", LEVELS)
 def test_code_of_a_level_has_no_instruction_of_a_better_one(level: str) -> None:
     better = [name for name in LEVELS[: LEVELS.index(level)] if name in OF_LEVELS]

@@ -69,6 +69,7 @@ def windows(draw: st.DrawFn, depthwise: bool | None = None, integers: bool = Tru
     return Windows(x.astype(np.float32), w.astype(np.float32), strides, dilations, group)
 
 
+@pytest.mark.slow
 @moderate
 @given(levels, windows(), st.booleans())
 def test_sums_of_integers_are_exact(level: str, given_: Windows, at_end: bool) -> None:

@@ -41,6 +41,7 @@ OPERATORS: dict[str, Callable[[Node], Node]] = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_kernel_of_floats_is_not_unrolled(name: str, level: str) -> None:

@@ -47,6 +47,7 @@ def test_indices_have_the_width_of_registers(level: str) -> None:
     assert not [t for t in texts if re.search(r"(phi|mul|udiv) i64|ptr %\w+, i64", t)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", [name for name in NAMES if name != SMALLEST])
 def test_integer_networks_need_no_library(level: str) -> None:
     target = level_target(level)

@@ -156,6 +156,7 @@ def assert_same_bits(name: str, x: Array) -> None:
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", float_functions.DEFINITIONS)
 def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> None:
     assert_same_bits(name, patterns())
@@ -239,6 +240,7 @@ def test_scaled_sums_are_those_of_float_steps() -> None:
 LIMITS = [0.0, -0.0, 0.5, -0.5, 87.3, -87.3, 2.0**-149, -(2.0**-149), 3.4028235e38, -3.4028235e38]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("predicate", ["olt", "ogt", "ole"])
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("lanes", [1, 4])

@@ -55,6 +55,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threading.
         thread.join()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_processes_of_multiprocessing_compile_and_run(method: str) -> None:
     assert compiles(101)

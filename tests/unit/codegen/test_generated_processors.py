@@ -42,6 +42,7 @@ def kernels(level: str) -> dict[str, str]:
     return {text: assembly(target, text) for text in program.texts}
 
 
+@pytest.mark.slow_variants
 def test_integers_are_computed_by_the_instructions_of_a_level(
     level: str, kernels: dict[str, str]
 ) -> None:

@@ -38,23 +38,25 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 MODULES = ("guard_pages", "guard_batches")
 TARGETS = ["native", *(name for name in LEVELS if runs_here(name))]
-PARTS = 10
+TWENTIETHS, THIRDS = 20, 3
 
 
 def parts(number: int, target: str) -> Iterator[Any]:
-    """The parts of the cases of a target: all but one, another for each target, are slow."""
-    quick = (MODULES[number % len(MODULES)], number % PARTS)
-    for case in itertools.product(MODULES, range(PARTS)):
-        marks = () if case == quick else pytest.mark.slow
-        yield pytest.param(case[0], target, case[1], marks=marks)
+    """Every twentieth case of a target, others for each target.  All are slow, in thirds; of these
+    one is exhaustive, another one for each target: it has the same operators of other widths.
+    """
+    yield MODULES[number % len(MODULES)], target, number % TWENTIETHS, TWENTIETHS
+    for module, part in itertools.product(MODULES, range(THIRDS)):
+        left_out = (pytest.mark.exhaustive,) if part == number % THIRDS else ()
+        yield pytest.param(module, target, part, THIRDS, marks=(pytest.mark.slow, *left_out))
 
 
 @pytest.mark.parametrize(
-    ("module", "target", "part"),
+    ("module", "target", "part", "count"),
     [case for number, target in enumerate(TARGETS) for case in parts(number, target)],
 )
-def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
-    done = child("-m", f"tests.unit.codegen.{module}", target, str(part), str(PARTS))
+def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int, count: int) -> None:
+    done = child("-m", f"tests.unit.codegen.{module}", target, str(part), str(count))
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]
     assert done.returncode == 0, f"{target}: {last}: exit code {done.returncode}\n{done.stderr}"
     assert last == "done"

@@ -43,6 +43,7 @@ def quotients(x: Array, divisor: float, target: str, limit: int) -> Array:
     return y
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_every_mantissa_is_divided_exactly(divisor: float) -> None:
     x = (ONES.astype(np.float64) * 2.0**-23 * divisor).astype(np.float32)

@@ -120,6 +120,7 @@ def test_linux_refuses_tiles() -> None:
     assert child(ASK) > 0
 
 
+@pytest.mark.slow
 def test_the_jit_takes_vectors_or_says_why_not(folder: Path) -> None:
     """Code of a file for this processor and kernels in the cache do not run, either."""
     loaded = qg.load(folder / "net.qgm", num_threads=1).run(None, {"x": SAMPLE})

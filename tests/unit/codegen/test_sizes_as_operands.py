@@ -50,6 +50,7 @@ def test_frames_of_any_size_share_a_kernel() -> None:
     assert actual != {()}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", TARGETS)
 @moderate
 @given(

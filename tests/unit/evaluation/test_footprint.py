@@ -21,6 +21,7 @@ def compiled() -> Any:
     return qg.quantize_and_compile(small_model(), small_samples(), progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[:1]))
 def test_a_footprint_is_that_of_the_bundle(compiled: Any, tmp_path: Path, target: str) -> None:
     actual = Footprint.of(compiled.graph, target)

@@ -32,6 +32,7 @@ def warned(example: Example, change: Callable[[Array], Array]) -> list[str]:
     return out_of_scale(folded(example), samples)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("make", EXAMPLES)
 @pytest.mark.parametrize("factor", [1, 0.5, 0.25])
 def test_right_inputs_give_no_warning(make: Callable[[], Example], factor: float) -> None:

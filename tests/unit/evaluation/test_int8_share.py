@@ -65,6 +65,7 @@ def convolutions() -> onnx.ModelProto:
 FIRST, DEPTHWISE, LAST = 64 * 16 * 27, 16 * 16 * 9, 256 * 10
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("options", "int8"),
     [
@@ -93,6 +94,7 @@ def tail_products(rows: int, chosen: int) -> tuple[int, int]:
     return rows * SIZE * SIZE, (chosen + chosen + 1) * SIZE * INNER + chosen * INNER * SIZE
 
 
+@pytest.mark.slow
 def test_a_late_part_in_int8_counts_at_the_size_that_the_sample_leads_to() -> None:
     samples = [[{"x": chosen_rows(5, seed)}] for seed in range(4)]
     model = int8_tail_model()
@@ -102,6 +104,7 @@ def test_a_late_part_in_int8_counts_at_the_size_that_the_sample_leads_to() -> No
     assert share == Int8Share(head + tail, head + tail)
 
 
+@pytest.mark.slow
 def test_a_late_part_that_no_sample_reaches_counts_as_it_runs() -> None:
     """A row of zeros, the mean of nothing, is multiplied in int8 all the same."""
     model = int8_tail_model()
@@ -119,6 +122,7 @@ def test_without_a_run_a_late_part_counts_at_the_size_of_a_sample() -> None:
     assert compiled.report.int8_share == Int8Share(head + tail, head + tail)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("trips", [6, None], ids=["constant trips", "computed trips"])
 def test_each_trip_of_a_loop_counts_at_its_size(trips: int | None) -> None:
     model = attending_loop(trips, behind=True, start=3)
@@ -153,6 +157,7 @@ def conditional_loop() -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("stop", [0, 3])
 def test_a_loop_that_a_condition_ends_counts_the_trips_of_the_sample(stop: int) -> None:
     samples = [{"x": array(1, 8, seed=i), "stop": np.array(stop)} for i in range(3)]
@@ -178,6 +183,7 @@ def branches() -> onnx.ModelProto:
     return model_of(nodes, {"x": [1, 8]}, ["y"], known)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("sign", "total"), [(1, 64), (-1, 512)])
 def test_only_the_branch_that_the_sample_takes_counts(sign: int, total: int) -> None:
     samples = [sign * np.abs(array(1, 8, seed=i)) for i in range(3)]
@@ -198,6 +204,7 @@ def test_operators_of_onnxruntime_within_a_graph_are_not_int8() -> None:
     assert share.total == 4 * 16 * 16 + 4 * 4 * 16
 
 
+@pytest.mark.slow
 def test_weights_in_groups_are_not_int8_with_float_activations() -> None:
     model = model_of(
         [node("MatMul", ["x", "w"], ["y"])], {"x": [2, 64]}, ["y"], {"w": array(64, 8)}

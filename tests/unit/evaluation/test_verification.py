@@ -30,6 +30,7 @@ def usual() -> Report:
     return compiled()[1]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("call", "cause"),
     [
@@ -52,6 +53,7 @@ def test_a_child_that_fails_leaves_the_interpreter_to_compare_with(
     assert built.run(None, {"x": small_samples()[0]})
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_graph_optimizer_turns_it_off(
     usual: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +66,7 @@ def test_a_crash_of_the_graph_optimizer_turns_it_off(
     np.testing.assert_allclose(report.outputs[0].sqnr_db, usual.outputs[0].sqnr_db, atol=0.1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("part", ["output_accuracy", "layer_accuracy"])
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), MemoryError()])
 def test_an_exception_of_a_check_is_a_note(
@@ -80,6 +83,7 @@ def test_an_exception_of_a_check_is_a_note(
     assert built.run(None, {"x": small_samples()[0]})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("op", "attributes"),
     [("Softmax", {"axis": 1}), ("LogSoftmax", {}), ("Sigmoid", {}), ("ArgMax", {"axis": 1})],

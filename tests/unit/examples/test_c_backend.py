@@ -49,6 +49,7 @@ def test_the_example_is_short() -> None:
     assert count_lines("c_backend") < 150
 
 
+@pytest.mark.slow_variants
 @needs_cc
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("name", "batch"), BATCHES)

@@ -26,6 +26,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("fused", [False, True])
 def test_tokens_are_those_of_onnxruntime(example: ModuleType, fused: bool) -> None:
     config = Decoder(fused=fused)

@@ -66,6 +66,7 @@ def test_tensors_are_recognised_and_read() -> None:
     assert array_of_tensor(tensor) is array
 
 
+@pytest.mark.slow
 def test_importing_the_driver_imports_no_framework() -> None:
     code = (
         "import sys, quantglow as qg; qg.compile; print({'torch', 'onnxscript'} & {*sys.modules})"

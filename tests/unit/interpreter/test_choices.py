@@ -76,6 +76,7 @@ def samples(*offsets: float) -> list[np.ndarray]:
     return [floats(4, 8, seed=i) + np.float32(o) for i, o in enumerate(offsets * 4)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("offsets", [(1.0, -1.0, 0.3), (-1.0,), (1.0,)])
 def test_a_model_is_calibrated_on_the_branches_taken(nested: bool, offsets: Any) -> None:

@@ -106,6 +106,7 @@ def test_unknown_schedules_of_bundles_are_refused(int8: Graph, tmp_path: Path) -
         qg.compile(int8).export_bundle(tmp_path / "bundle", schedule="small")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "asked", "used"),
     [

@@ -31,6 +31,7 @@ def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [*built[:2], qg.load(path, num_threads=3)]
 
 
+@pytest.mark.slow
 @given(SIDES, SIDES, st.integers(0, 2))
 def test_every_image_gives_what_onnxruntime_gives(
     detectors: Any, height: int, width: int, number: int
@@ -42,6 +43,7 @@ def test_every_image_gives_what_onnxruntime_gives(
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fifty_new_sizes_make_no_new_program(
     detectors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ def test_float_models_agree_with_onnxruntime(model: onnx.ModelProto) -> None:
         check(compiled, model, batch, 1e-5)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("threads", "name"), covering([1, 2, 3], [*MODELS]))
 def test_int8_models_agree_with_onnxruntime(threads: int, name: str, tmp_path: Path) -> None:
     model = MODELS[name]
@@ -237,6 +238,7 @@ def test_only_what_is_no_arithmetic_runs_in_onnxruntime(name: str) -> None:
     assert all(node.reason for node in compiled)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["network", "network-strings-map", "forest-between"])
 def test_products_are_int8(name: str) -> None:
     compiled = qg.quantize_and_compile(MODELS[name], [samples(2, seed=i) for i in range(4)])
@@ -246,6 +248,7 @@ def test_products_are_int8(name: str) -> None:
     assert all(node.operands[0].type.quant is not None for node in products)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["network-strings", "network-strings-map", "forest-between"])
 def test_outputs_that_are_numbers_are_compared(name: str) -> None:
     compiled = qg.quantize_and_compile(MODELS[name], [samples(2, seed=i) for i in range(4)])
@@ -254,6 +257,7 @@ def test_outputs_that_are_numbers_are_compared(name: str) -> None:
     assert numbers and [output.name for output in compiled.report.outputs] == numbers
 
 
+@pytest.mark.slow
 def test_words_alone_are_not_compared() -> None:
     model = onnx.ModelProto()
     model.CopyFrom(MODELS["network-strings"])

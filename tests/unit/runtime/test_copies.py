@@ -23,6 +23,7 @@ def compiled() -> qg.CompiledModel:
     return compiled
 
 
+@pytest.mark.slow
 def test_models_and_queues_say_that_they_cannot_be_copied(compiled: qg.CompiledModel) -> None:
     with qg.InferQueue(compiled) as queue:
         for each in (compiled, queue):

@@ -42,6 +42,7 @@ def same(actual: Any, expected: Any) -> bool:
     return bool(np.array_equal(np.asarray(actual), np.asarray(expected)))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("output", "element", "shape"),
     [

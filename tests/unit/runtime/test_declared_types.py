@@ -95,6 +95,7 @@ def test_float64_where_float32_is_declared_is_refused() -> None:
         qg.compile(small_model()).run(None, {"x": np.zeros(SHAPE)})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("inputs", "kind"), covering(["float16", "float64", "bfloat16"], ["float32", *KINDS])
 )
@@ -139,6 +140,7 @@ def test_a_run_refuses_values_that_float32_cannot_hold() -> None:
     compiled.run(None, {"x": x})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_saved_and_loaded(kind: str, free: bool, tmp_path: Path) -> None:
     quantized_model = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
@@ -154,6 +156,7 @@ def test_saved_and_loaded(kind: str, free: bool, tmp_path: Path) -> None:
     assert f"declared 'x': {kind}\n" in text
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_exported_models_declare_the_same_types(kind: str, free: bool, tmp_path: Path) -> None:
     quantized_model = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
@@ -250,6 +253,7 @@ def detector(kind: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", ["float16", "float64"])
 def test_models_of_late_sizes_keep_the_types(kind: str, tmp_path: Path) -> None:
     rng, model = np.random.default_rng(2), detector(kind)
@@ -274,6 +278,7 @@ def test_cases_that_onnxruntime_runs_keep_the_types(kind: str) -> None:
     assert [len(a) for a in results] == [0, 0]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", ["float16", "float64"])
 def test_on_the_command_line(kind: str, tmp_path: Path) -> None:
     model, data, result = (tmp_path / name for name in ("m.onnx", "x.npz", "y.npz"))

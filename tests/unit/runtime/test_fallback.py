@@ -73,6 +73,7 @@ def test_compiled_and_interpreted_integers_agree(int8: Any, backend: str) -> Non
         np.testing.assert_array_equal(compiled(x), qg.interpret(int8.graph, {"x": x})[0])
 
 
+@pytest.mark.slow
 def test_a_contract_holds_around_a_node_of_the_fallback() -> None:
     def sqnr(compiled: Any) -> float:
         return float(compiled.report.outputs[0].sqnr_db)

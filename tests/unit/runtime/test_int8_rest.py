@@ -53,6 +53,7 @@ def models(again: bool) -> list[Any]:
     return [quantized(again, threads=threads) for threads in (1, 2, 3)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("again", [False, True])
 def test_the_rest_is_int8(again: bool) -> None:
     tail = tail_of(models(again)[0])
@@ -63,6 +64,7 @@ def test_the_rest_is_int8(again: bool) -> None:
     assert "in int8" in str(models(again)[0].report)
 
 
+@pytest.mark.slow
 def test_the_rest_runs_on_the_threads_that_were_asked_for() -> None:
     compiled, x = models(False)[0], rows_of(ROWS, 9)
     on_three = compiled.with_num_threads(3)
@@ -113,6 +115,7 @@ def test_the_results_are_near_those_of_float() -> None:
         assert np.linalg.norm(one - two) < 0.1 * np.linalg.norm(two)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("again", [False, True])
 def test_a_saved_model_gives_the_same_integers(again: bool, tmp_path: Path) -> None:
     compiled = models(again)[0]
@@ -126,6 +129,7 @@ def test_a_saved_model_gives_the_same_integers(again: bool, tmp_path: Path) -> N
                 np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_one_shot_samples_reach_the_rest() -> None:
     assert tail_of(quantized(data=(rows_of(ROWS, seed) for seed in range(6)))).is_int8
 
@@ -148,6 +152,7 @@ def test_a_profile_has_no_samples_for_the_rest() -> None:
     assert not tail_of(quantized(data=profile)).is_int8
 
 
+@pytest.mark.slow
 def test_the_rest_has_the_minutes_that_accuracy_control_left() -> None:
     collected: list[float | None] = []
 
@@ -163,6 +168,7 @@ def test_the_rest_has_the_minutes_that_accuracy_control_left() -> None:
     assert collected[2:] == [None, None]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_model_under_a_contract_is_saved_with_its_int8_rest(threads: int, tmp_path: Path) -> None:
     compiled = quantized(max_drop=0.5, validation_fn=lambda model: 1.0)

@@ -50,6 +50,7 @@ def run_at_other_sizes(arrays: list[Array], threads: int) -> list[Array]:
     return [array for x in sizes for array in compiled.run(None, {"x": x})]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_loop_at_other_sizes(threads: int) -> None:
     x = np.array([1, 0, 2], np.float32)
@@ -66,6 +67,7 @@ def run_cut(arrays: list[Array]) -> list[Array]:
     return list(qg.compile(looped()).run(None, {"x": arrays[0]}))
 
 
+@pytest.mark.slow
 def test_a_loop_behind_the_cut() -> None:
     x = np.array([1, 0, 2], np.float32)
     states, actual = call_isolated(f"{__name__}:run_cut", [x], seconds=120)

@@ -173,6 +173,7 @@ LOOPS = [name for name in FAMILIES if name.endswith("loop")]
 OTHERS = [name for name in FAMILIES if name not in LOOPS]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("families", [LOOPS, OTHERS], ids=["loops", "others"])
 def test_models_with_nameless_results_agree_with_the_reference(families: list[str]) -> None:
     assert call_isolated(f"{__name__}:compare", [X], {"families": families}, seconds=120) == []
@@ -225,6 +226,7 @@ def refuse(arrays: list[Array]) -> list[Array]:
     return []
 
 
+@pytest.mark.slow
 def test_empty_numbers_and_conditions_are_refused() -> None:
     assert call_isolated(f"{__name__}:refuse", [X], seconds=120) == []
 

@@ -342,6 +342,7 @@ def test_nothing_worth_compiling_runs_whole() -> None:
         np.testing.assert_array_equal(compiled(x), np.nonzero(x))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("wrap", [list, iter], ids=["list", "iterator"])
 def test_the_part_before_the_cut_is_int8_at_every_shape(wrap: Any, tmp_path: Path) -> None:
     samples = [floats(*shape, seed=i) for i in range(2) for shape in SIZES]

@@ -33,6 +33,7 @@ def quantized(data: Any = None, **options: Any) -> Any:
     )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("heavy", [True, False])
 def test_all_outputs_are_compared_with_onnxruntime(heavy: bool) -> None:
     compiled = quantized(heavy=heavy)
@@ -49,16 +50,19 @@ def test_all_outputs_are_compared_with_onnxruntime(heavy: bool) -> None:
     assert report.outputs[0].sqnr_db == pytest.approx(10 * np.log10(signal / error), abs=1e-2)
 
 
+@pytest.mark.slow
 def test_outputs_of_a_later_cut_are_compared_too() -> None:
     assert [output.name for output in quantized(again=True).report.outputs] == [*OUTPUTS, "z"]
 
 
+@pytest.mark.slow
 def test_a_saved_model_keeps_the_figures(tmp_path: Path) -> None:
     compiled = quantized()
     compiled.save(tmp_path / "m.qgm")
     assert qg.load(tmp_path / "m.qgm").report.outputs == compiled.report.outputs
 
 
+@pytest.mark.slow
 def test_samples_of_other_shapes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def shorter(self: Any, expected: list[str], feeds: dict[str, Array]) -> Sequence[Array]:
         first, *others = results(self, expected, feeds)
@@ -82,6 +86,7 @@ def test_a_check_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(whole_check.HEAD_ONLY in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_the_last_part() -> None:
     x = UNSEEN[0]
     actual, expected = quantized()(x)[0], by_onnxruntime(choosing_rows(40), {"x": x})[0]
@@ -94,6 +99,7 @@ def test_labels_are_those_of_the_last_part() -> None:
     assert right.int8_share == pytest.approx(np.mean(actual.argmax(1) == labels))
 
 
+@pytest.mark.slow
 def test_labels_that_fit_no_output_are_noted() -> None:
     report = quantized(data={"x": UNSEEN[0], "labels": np.zeros(7, np.int64)}).report
     assert report.right is None and whole_check.NO_RIGHT_ANSWERS in report.notes

@@ -58,6 +58,7 @@ def test_objects_are_refused(tmp_path: Path) -> None:
         read_arrays(tmp_path / "a.npz")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0xFF])
 def test_any_altered_byte_gives_arrays_or_one_kind_of_error(tmp_path: Path, flip: int) -> None:
     path, causes = tmp_path / "a.npz", set()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tools.calibration_stages import differences, stages
 
 
+@pytest.mark.slow
 def test_a_calibration_repeats_itself() -> None:
     first, second = dict(stages("mnist")), dict(stages("mnist"))
     assert first == second and len(first["values of a sample"]) > 3

@@ -63,6 +63,7 @@ def test_the_picture_shows_the_results() -> None:
         assert all(f">{ratio:.1f}<" in shown for ratio in ratios.values())
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("path", ["api.load.load", "quantization.options.QuantizationConfig"])
 def test_parameters_and_docstrings_that_are_derived_are_shown(path: str) -> None:
     griffe = pytest.importorskip("griffe")

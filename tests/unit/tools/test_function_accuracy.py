@@ -100,6 +100,7 @@ def test_other_functions_are_rounded_correctly() -> None:
     assert {FUNCTIONS[name].bound for name in ROUNDED} == {0.5}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_level_gives_the_same_bits(name: str) -> None:
     results = [compiled(FUNCTIONS[name].steps, level)(NUMBERS) for level in TARGETS]
@@ -152,6 +153,7 @@ def test_errors_of_blocks_are_those_of_each_number(name: str, start: int) -> Non
         assert errors.wrong == each.wrong
 
 
+@pytest.mark.slow
 @effort.effort(200, 1000)
 @given(
     name=st.sampled_from(["Exp", "Floor", "Sigmoid", "Sin"]),

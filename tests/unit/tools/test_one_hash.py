@@ -33,6 +33,7 @@ def test_ten_networks_have_a_hash() -> None:
     assert one_hash.expected().keys() == NETWORKS.keys() and len(NETWORKS) == 10
 
 
+@pytest.mark.slow
 def test_levels_of_this_machine_agree_with_the_interpreter(folder: Path) -> None:
     assert one_hash.compare(folder, "mnist", HERE)[1]
 

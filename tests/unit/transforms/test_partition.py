@@ -60,6 +60,7 @@ def test_every_node_is_in_one_segment(graph: Graph) -> None:
     assert len(nodes) == len(set(nodes)) and set(nodes) == set(graph.compute_nodes())
 
 
+@pytest.mark.slow
 @given(graphs)
 def test_segments_read_inputs_and_earlier_segments_only(graph: Graph) -> None:
     known = {node.name for node in graph.inputs}
@@ -75,6 +76,7 @@ def test_segments_give_only_what_is_read(graph: Graph) -> None:
     assert all(name in read for s in segments for name, _ in s.graph.outputs)
 
 
+@pytest.mark.slow
 @given(graphs)
 def test_a_path_changes_its_backend_no_more_often_than_its_nodes_do(graph: Graph) -> None:
     segments = partition(graph, (LEFT, RIGHT))
@@ -91,6 +93,7 @@ def most_changes(graph: Graph) -> int:
     return max(changes.values(), default=0)
 
 
+@pytest.mark.slow
 @moderate
 @given(graphs)
 def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:

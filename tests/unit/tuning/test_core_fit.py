@@ -28,6 +28,7 @@ def timed(core: Core, work: tuple[int, int, int, int]) -> Timed:
     return Timed(work, COST, {tile: all_cycles(tile, *work, cost) / 3e9 for tile in tiles})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("core", [Core(), ICE_LAKE], ids=["zen", "ice-lake"])
 def test_the_fit_chooses_the_tiles_of_the_machine_that_was_timed(core: Core) -> None:
     actual = [timed(core, work) for work in WORKS]

@@ -38,6 +38,7 @@ def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -
     return Measurer(WORK, samples=2).run(jobs)
 
 
+@pytest.mark.slow
 def test_a_crash_costs_only_the_choice_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = outcomes(FAULTY, "crashing", monkeypatch)
     assert [m.job for m in actual] == FAULTY
@@ -59,6 +60,7 @@ def test_nothing_is_begun_after_the_deadline() -> None:
     assert measurer.run(FAULTY) == []
 
 
+@pytest.mark.slow
 def test_choices_that_the_time_does_not_reach_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first are measured whatever the deadline, others are not begun after it."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 20.0)  # a busy machine starts children slowly
@@ -76,6 +78,7 @@ def test_a_child_ends_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.slow
 def test_every_choice_is_timed_with_the_default_beside_it() -> None:
     jobs = [Job(task.key, c, 0) for task in TASKS for c in task.choices[:: len(task.choices) // 3]]
     told: list[int] = []

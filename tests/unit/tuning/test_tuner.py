@@ -144,6 +144,7 @@ def test_a_defect_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
         tuner().run({}, {})
 
 
+@pytest.mark.slow
 def test_a_tuned_network_gives_the_same_bits(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner_module, "MOST_TRIED", 8)
     graph = qg.quantize(qg.import_model(small_model()), qg.profile(small_model(), small_samples()))
@@ -167,6 +168,7 @@ def chosen(path: Path) -> dict[str, KernelChoice]:
     return actual
 
 
+@pytest.mark.slow
 def test_records_are_used_by_load_and_compile(cache: Path) -> None:
     path = cache / "net.qgm"
     qg.quantize_and_compile(small_model(), small_samples(), verify=False).save(path)

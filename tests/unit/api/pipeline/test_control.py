@@ -50,6 +50,7 @@ def precisions(compiled: qg.CompiledModel) -> dict[str, str]:
     return {layer.name: layer.precision for layer in compiled.report.layers}
 
 
+@pytest.mark.slow
 def test_int16_comes_before_float(plain: Any, better: Any) -> None:
     precision = precisions(better)
     assert precision["thin"] == "int16"
@@ -57,6 +58,7 @@ def test_int16_comes_before_float(plain: Any, better: Any) -> None:
     assert figure(better) > figure(plain) + 2.5
 
 
+@pytest.mark.slow
 def test_the_validation_function_decides() -> None:
     shown: list[float] = []
 
@@ -71,6 +73,7 @@ def test_the_validation_function_decides() -> None:
     assert figure(strict) >= 60.0
 
 
+@pytest.mark.slow
 def test_a_single_operator_of_float_does_not_make_the_rest_float() -> None:
     names = ["thin", "first", "second", "third", "last"]
     compiled = qg.quantize_and_compile(
@@ -84,6 +87,7 @@ def is_float(compiled: Any, name: str) -> bool:
     return all(o.type.quant is None for o in compiled.graph.by_name(name).operands)
 
 
+@pytest.mark.slow
 def test_a_graph_is_compared_with_the_interpreter(report: Report) -> None:
     assert report.compared_with == "the float interpreter"
     (note,) = (n for n in report.notes if n.startswith("accuracy control"))
@@ -124,6 +128,7 @@ def test_time_ends_the_ranking_with_the_best_model() -> None:
     assert "float" not in [node.precision for node in caught.value.best.report.layers]
 
 
+@pytest.mark.slow
 def test_a_ranking_that_is_cut_short_leaves_time_for_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -84,6 +84,7 @@ def forms() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_every_form_and_order_gives_the_same_model() -> None:
     built = {name: qg.quantize_and_compile(small_model(), d, **FAST) for name, d in forms().items()}
     graphs = {str(model.profile.histograms["x"]) for model in built.values()}
@@ -93,6 +94,7 @@ def test_every_form_and_order_gives_the_same_model() -> None:
     assert next(iter(checks))[:2] == (4, UNSEEN)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("count", "subset", "calibrated", "checked", "origin"),
     [(9, 300, 9, 8, SAME), (10, 300, 8, 2, UNSEEN), (20, 8, 8, 12, UNSEEN), (5, 4, 4, 1, UNSEEN)],
@@ -118,12 +120,14 @@ def test_without_a_check_all_samples_are_calibrated_on() -> None:
     assert compiled.profile.samples == 20
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_as_far_as_the_check_needs() -> None:
     samples = iter(small_samples(200))
     qg.quantize_and_compile(small_model(), samples, subset_size=5, **FAST)
     assert len(list(samples)) == 200 - 5 - 60
 
 
+@pytest.mark.slow
 def test_samples_of_other_shapes_are_not_checked_on() -> None:
     rng = np.random.default_rng(0)
     shapes = [(1, 3, 8, 8)] * 30 + [(1, 3, 8, 16)] * 2
@@ -148,6 +152,7 @@ def validation(**arrays: Any) -> dict[str, Any]:
     return {"x": np.concatenate(small_samples(12, seed=5)), **arrays}
 
 
+@pytest.mark.slow
 def test_labels_give_the_right_answers_of_both() -> None:
     compiled = qg.quantize_and_compile(
         small_model(), small_samples(), validation_data=validation(labels=LABELS), **FAST
@@ -161,6 +166,7 @@ def test_labels_give_the_right_answers_of_both() -> None:
     assert qg.Report.from_json(compiled.report.to_json()) == compiled.report
 
 
+@pytest.mark.slow
 def test_labels_may_come_with_each_sample() -> None:
     each = [
         {"x": x, "labels": label}
@@ -174,6 +180,7 @@ def test_labels_may_come_with_each_sample() -> None:
     assert one.report.outputs == other.report.outputs
 
 
+@pytest.mark.slow
 def test_validation_data_without_labels_is_checked_on() -> None:
     compiled = qg.quantize_and_compile(
         small_model(), small_samples(20), validation_data=small_samples(5, seed=9), **FAST
@@ -182,6 +189,7 @@ def test_validation_data_without_labels_is_checked_on() -> None:
     assert compiled.report.right is None
 
 
+@pytest.mark.slow
 def test_validation_data_serves_a_profile() -> None:
     profile = qg.profile(small_model(), small_samples())
     compiled = qg.quantize_and_compile(small_model(), profile, validation_data=validation(), **FAST)

@@ -64,6 +64,7 @@ def sqnr(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(10 * np.log10(np.square(expected).sum() / np.square(actual - expected).sum()))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("data", [None, SAMPLES], ids=["nearest", "samples"])
 @pytest.mark.parametrize(
     ("options", "least"),
@@ -83,6 +84,7 @@ def test_outputs_are_near_float_at_all_shapes(options: dict, least: float, data:
         assert sqnr(compiled(x), exact(x)) > least
 
 
+@pytest.mark.slow
 def test_the_report_names_products_and_what_they_compute_with() -> None:
     report: Any = qg.quantize_and_compile(model(), SAMPLES, weights="int4", **OPTIONS).report
     actual = {layer.name: layer.precision for layer in report.layers}
@@ -98,6 +100,7 @@ def test_without_samples_the_report_says_so() -> None:
     assert any("there are no calibration samples" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_a_saved_model_gives_the_same_numbers(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(model(), SAMPLES, weights="int4", **OPTIONS)
     compiled(rows())
@@ -107,6 +110,7 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded(rows(count)), compiled(rows(count)))
 
 
+@pytest.mark.slow
 def test_onnxruntime_runs_the_exported_model(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     compiled = qg.quantize_and_compile(
@@ -148,6 +152,7 @@ def embedding(width: int = DEPTH) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("weights", "least", "size"), [("int4", 13, 0.6), ("int8", 33, 1.1)])
 def test_tables_are_quantized_too(weights: str, least: float, size: float, tmp_path: Path) -> None:
     ids = np.arange(40)

@@ -78,6 +78,7 @@ def expected(compiled: Any, x: np.ndarray) -> bytes:
     return b"".join(y.tobytes() for y in qg.interpret(compiled.graph, {"x": x}))
 
 
+@pytest.mark.slow_variants
 @each_compiler
 @pytest.mark.parametrize("placement", ["object", "c"])
 def test_c_programs_compute_the_interpreters_integers(
@@ -90,6 +91,7 @@ def test_c_programs_compute_the_interpreters_integers(
     assert output_of(tmp_path, compiler, sources, x) == expected(compiled, x)
 
 
+@pytest.mark.slow_variants
 @each_compiler
 def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: str) -> None:
     compiled.export_bundle(tmp_path, name="net", weights="bin")
@@ -99,6 +101,7 @@ def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: s
     assert output_of(tmp_path, compiler, ["main.c"], x) == expected(compiled, x)
 
 
+@pytest.mark.slow_variants
 @each_compiler
 @pytest.mark.parametrize("standard", ["c++98", "c++17"])
 def test_the_header_and_a_program_are_c_plus_plus(
@@ -129,6 +132,7 @@ def test_the_manifest_has_the_hashes_of_all_files(compiled: Any, tmp_path: Path)
         assert facts == {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", ["neon", "portable", "avx2"])
 def test_any_target_can_be_named(compiled: Any, tmp_path: Path, target: str) -> None:
     compiled.export_bundle(tmp_path / target, name="net", target=target)
@@ -164,6 +168,7 @@ def test_a_file_that_the_user_wrote_is_not_overwritten(
     assert (tmp_path / file).read_text(encoding="latin-1") == text
 
 
+@pytest.mark.slow
 def test_a_bundle_may_be_written_again_by_another_name(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net")
     compiled.export_bundle(tmp_path, name="other")
@@ -174,6 +179,7 @@ def test_placements_are_the_documented_ones() -> None:
     assert [str(p) for p in Placement] == ["object", "c", "bin"]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", ["flash", "ram"])
 def test_a_bundle_beyond_a_limit_is_refused_with_its_figures(
     compiled: Any, tmp_path: Path, kind: str
@@ -190,6 +196,7 @@ def flash_of(folder: Path) -> tuple[int, str]:
     return facts["code_nbytes"] + facts["weights"]["nbytes"], facts["flash_counted"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ld"), reason="no linker")
 @pytest.mark.parametrize("target", mark_slow(["x86-64", "x86-64:all"], {"x86-64"}))
 def test_flash_is_counted_as_it_is_linked(

@@ -31,6 +31,7 @@ def printed(compiled: Any) -> list[str]:
     return ["net_run: 0", *(f"output {index}: {line}" for index, line in enumerate(values))]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.skipif(not shutil.which("cmake"), reason="cmake is not installed")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_cmake_builds_a_program_that_runs(compiled: Any, tmp_path: Path, placement: str) -> None:
@@ -43,6 +44,7 @@ def test_cmake_builds_a_program_that_runs(compiled: Any, tmp_path: Path, placeme
     assert ran.stdout.splitlines() == printed(compiled)
 
 
+@pytest.mark.slow_variants
 @each_compiler
 @pytest.mark.parametrize("system", ["-fhosted", "-ffreestanding"])
 @pytest.mark.parametrize("placement", PLACEMENTS)

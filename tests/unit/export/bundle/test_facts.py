@@ -83,6 +83,7 @@ def expected(facts: dict[str, Any]) -> list[Any]:
     return [*words, *sizes, *ends, facts["kernels"]]
 
 
+@pytest.mark.slow_variants
 @each_compiler
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])
 def test_one_program_reads_the_facts_of_two_models(folder: Path, compiler: str, kind: str) -> None:

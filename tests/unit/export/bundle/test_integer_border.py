@@ -48,6 +48,7 @@ def element(facts: dict[str, Any]) -> ElementType:
     return ElementType(DType.I8, QuantParams.per_tensor(facts["scale"], facts["zero_point"]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 def test_integers_are_those_of_rounding_outside(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net", quantize_input=True, quantize_output=True)
@@ -66,6 +67,7 @@ def test_integers_are_those_of_rounding_outside(compiled: Any, tmp_path: Path) -
     assert ran.stdout == b"".join(y.tobytes() for y in rounded)
 
 
+@pytest.mark.slow
 def test_no_kernel_converts_at_the_border(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net", quantize_input=True, quantize_output=True)
     kernels = json.loads((tmp_path / "net.json").read_text())["kernels"]

@@ -77,6 +77,7 @@ def test_every_need_of_a_level_is_detected(processor: str) -> None:
     assert {need for needs in choice.needs for need in needs} <= choice.detection.bits.keys()
 
 
+@pytest.mark.slow
 @is_x86
 def test_the_best_level_of_this_processor_is_chosen(folder: Path) -> None:
     library = ctypes.CDLL(str(folder / "libnet.so"))
@@ -140,12 +141,14 @@ def test_cmake_links_all_objects(folder: Path) -> None:
     assert ran.stdout.startswith("net_run: 0\n")
 
 
+@pytest.mark.slow
 def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net", target="aarch64:all")
     assert json.loads((tmp_path / "net.json").read_text())["needs"]["system"] == ["getauxval"]
     assert {"net_i8mm.o", "net_dotprod.o", "net_neon.o"} <= {p.name for p in tmp_path.iterdir()}
 
 
+@pytest.mark.slow_variants
 @is_x86
 @each_compiler
 @pytest.mark.parametrize("weights", mark_slow(["object", "c", "bin"], {"bin"}))
@@ -194,6 +197,7 @@ REQUEST = bytes.fromhex("B89E000000 BF23100000 BE12000000 0F05 C3")
 """``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``"""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("target", "asks"), [("amx-int8", True), ("avx512vnni", False)])
 def test_bundles_ask_for_matrix_registers(
     compiled: Any, tmp_path: Path, target: str, asks: bool

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,20 @@ graphs = pytest.mark.parametrize(
 )
 levels = pytest.mark.parametrize("level", HERE)
 IN_TURN = {(QUICK[place % len(QUICK)], level) for place, level in enumerate(HERE)}
-graphs_on_levels = pytest.mark.parametrize(
-    ("name", "level"),
-    [
-        pytest.param(*case, marks=() if case in IN_TURN else pytest.mark.slow)
-        for case in itertools.product(NAMES, HERE)
-    ],
-)
-"""Every graph on every level; one of the quick graphs for each level by default."""
+
+
+def on_levels() -> Iterator[Any]:
+    """Every graph on every level; one of the quick graphs for each level by default.  Slow are a
+    third of them: each graph has several levels, and each level several graphs."""
+    for number, name in enumerate(NAMES):
+        for place, level in enumerate(HERE):
+            marks = [pytest.mark.slow]
+            if (number + place) % 3:
+                marks.append(pytest.mark.exhaustive)
+            yield pytest.param(name, level, marks=() if (name, level) in IN_TURN else marks)
+
+
+graphs_on_levels = pytest.mark.parametrize(("name", "level"), [*on_levels()])
 
 
 def program_of(graph: Graph, level: str, folder: Path, weights: str = "bin") -> Path:
@@ -69,6 +75,7 @@ def small_graph() -> Graph:
     return graph
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @needs_valgrind
 @pytest.mark.parametrize(("name", "level"), covering([*QUICK], KNOWN_TO_VALGRIND))
@@ -96,6 +103,7 @@ def test_outputs_of_networks_depend_on_written_bytes_only(
     assert actual == interpreted(compiled.graph, feeds[:1])
 
 
+@pytest.mark.slow
 @needs_compiler
 @needs_valgrind
 def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +116,7 @@ def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.M
     assert written(program, graph, feeds, "heap") == interpreted(graph, feeds)
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @graphs_on_levels
 def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Path) -> None:
@@ -118,6 +127,7 @@ def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Pat
         assert written(program, graph, feeds, place) == expected, place
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @levels
 def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) -> None:
@@ -129,6 +139,7 @@ def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) 
         assert written(program, graph, feeds, place) == expected, place
 
 
+@pytest.mark.slow_variants
 @needs_compiler
 @graphs_on_levels
 def test_no_output_depends_on_the_contents_of_the_arena(
@@ -145,6 +156,7 @@ def test_no_output_depends_on_the_contents_of_the_arena(
         assert written(program, graph, feeds, "heap", fill) == expected, fill
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""

@@ -31,6 +31,7 @@ def facts_of(compiled: Any, folder: Path, **options: Any) -> dict[str, Any]:
     return dict(json.loads((folder / "net.json").read_text()))
 
 
+@pytest.mark.slow
 def test_float_functions_of_c_are_listed(tmp_path: Path) -> None:
     facts = facts_of(qg.compile(roots()), tmp_path, target="cortex-m0plus")
     assert facts["needs"]["libm"] == ["sqrtf"]
@@ -38,6 +39,7 @@ def test_float_functions_of_c_are_listed(tmp_path: Path) -> None:
     assert "PUBLIC m)" in (tmp_path / "CMakeLists.txt").read_text()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", SMALL)
 def test_int8_networks_need_no_libm(tmp_path: Path, target: str) -> None:
     samples = small_samples()

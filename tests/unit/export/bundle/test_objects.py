@@ -42,6 +42,7 @@ def target(triple: str) -> Target:
     return replace(level_target("portable"), triple=triple, cpu="", features="")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_undefined_symbols_are_those_of_libraries(triple: str) -> None:
     built = target(triple)

@@ -94,6 +94,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_function, "LEAST_WORK", 0)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.usefixtures("shared")
 @graphs
 def test_any_number_of_threads_computes_the_same(name: str, tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_thread_sanitizer_finds_nothing(tmp_path: Path) -> None:
     assert written(program, graph, feeds, "3") == interpreted(graph, feeds)
 
 
+@pytest.mark.slow
 def test_threads_share_the_large_kernels_of_a_network(tmp_path: Path) -> None:
     chosen = network("mnist")
     feeds = chosen.feeds(4)

@@ -98,6 +98,7 @@ def program_of(graph: Graph, folder: Path, compiler: str, target: str, *options:
     return folder / "pool"
 
 
+@pytest.mark.slow_variants
 @graphs
 @each_compiler
 def test_any_number_of_threads_computes_the_same(name: str, compiler: str, tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_thread_sanitizer_finds_nothing(compiler: str, tmp_path: Path) -> None:
     assert written(program, graph, feeds) == interpreted(graph, feeds)
 
 
+@pytest.mark.slow
 @is_x86
 @pytest.mark.parametrize("tool", tools("valgrind"))
 @pytest.mark.parametrize("compiler", tools("gcc"))
@@ -129,6 +131,7 @@ def test_valgrind_finds_nothing(compiler: str, tool: str, tmp_path: Path) -> Non
     assert written(program, graph, feeds, runner=runner) == interpreted(graph, feeds)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("target", "weights"), covering(["x86-64:all", "native", "neon"], ["object", "bin"])
 )

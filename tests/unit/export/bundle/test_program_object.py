@@ -74,6 +74,7 @@ def assert_runs(graph: Graph, level: str, feeds: dict[str, Array]) -> None:
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("level", HERE)
 def test_an_object_computes_the_interpreters_integers(int8: Graph, level: str) -> None:
     feeds = {int8.inputs[0].name: small_samples()[0]}
@@ -91,6 +92,7 @@ LOOPS = (1, 16, 78, 761)
 SEEDS = mark_slow([*PLAIN, *LOOPS], {*PLAIN[:2], *LOOPS[:2]})
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_graphs_run_as_in_this_process(seed: int) -> None:
     case = models.drawn(seed)
@@ -114,6 +116,7 @@ def run_by_threads(graph: Graph, feeds: list[Array], count: int) -> list[Array]:
     return outputs
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("seed", SEEDS)
 def test_threads_share_runs_of_drawn_graphs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops and their conditions, too: no thread runs ahead."""
@@ -132,12 +135,14 @@ def gathered() -> Graph:
     return Graph((x, rows), (("y", Gather(name="y", x=x, indices=rows, axis=0)),))
 
 
+@pytest.mark.slow
 def test_an_index_out_of_range_is_a_result() -> None:
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
     assert run(gathered(), "portable", [x, np.array([4, 1])])[0] == OK
     assert run(gathered(), "portable", [x, np.array([4, 5])])[0] == OUT_OF_RANGE
 
 
+@pytest.mark.slow
 def test_memory_of_the_caller_is_checked(int8: Graph) -> None:
     object_file = program_object("net", emitted(int8))
     call = function(object_file, "net_run")
@@ -152,6 +157,7 @@ def test_memory_of_the_caller_is_checked(int8: Graph) -> None:
     assert call(ctypes.c_void_p(arena), moved, pointers(outputs)) == MISALIGNED
 
 
+@pytest.mark.slow
 def test_constants_may_lie_in_memory_of_the_caller(int8: Graph) -> None:
     object_file = program_object("net", emitted(int8), Placement.BIN)
     weights, arena = (
@@ -170,6 +176,7 @@ def test_constants_may_lie_in_memory_of_the_caller(int8: Graph) -> None:
         np.testing.assert_array_equal(one, expected)
 
 
+@pytest.mark.slow
 def test_an_observer_sees_every_kernel(int8: Graph) -> None:
     object_file = program_object("net", emitted(int8))
     observed: list[tuple[int, int]] = []
@@ -187,6 +194,7 @@ def test_the_stack_is_known(int8: Graph) -> None:
     assert 0 < object_file.stack.most_nbytes < 4096
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "level", mark_slow(LEVELS, {"amx-int8", "i8mm", "rv64gcv", "wasm32", "cortex-m0plus"})
 )

@@ -59,6 +59,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_files_of_the_earlier_bundle_vanish(compiled: Any, tmp_path: Path) -> None:
     compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights="bin")
     (tmp_path / "net_notes.txt").write_text("mine")
@@ -68,6 +69,7 @@ def test_files_of_the_earlier_bundle_vanish(compiled: Any, tmp_path: Path) -> No
     assert set(files(tmp_path)) == {*listed, "net.json", "net_notes.txt", "net_avx2.o"}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("name", ["main.c", "CMakeLists.txt"])
 def test_an_edited_file_is_kept(compiled: Any, tmp_path: Path, name: str) -> None:
     compiled.export_bundle(tmp_path, name="net")
@@ -80,6 +82,7 @@ def test_an_edited_file_is_kept(compiled: Any, tmp_path: Path, name: str) -> Non
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_two_bundles_of_a_folder_may_be_written_again(compiled: Any, tmp_path: Path) -> None:
     for name in ("a", "b", "a"):
         compiled.export_bundle(tmp_path, name=name)
@@ -87,6 +90,7 @@ def test_two_bundles_of_a_folder_may_be_written_again(compiled: Any, tmp_path: P
     assert {"a.o", "b.o"} < files(tmp_path).keys()
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_bundle(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +111,7 @@ def test_a_full_disk_leaves_the_earlier_bundle(
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_manifest_is_that_of_no_bundle(compiled: Any, tmp_path: Path) -> None:
     outside = tmp_path / "outside.o"
     outside.write_bytes(b"")
@@ -147,6 +152,7 @@ def depthwise() -> qg.CompiledModel:
     return qg.compile(qg.quantize(graph, qg.profile(graph, data)), num_threads=1)
 
 
+@pytest.mark.slow_variants
 @each_compiler
 @pytest.mark.parametrize("target", ["native", "x86-64"])
 def test_a_run_takes_no_more_stack_than_is_said(tmp_path: Path, target: str, compiler: str) -> None:

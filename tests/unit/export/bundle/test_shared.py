@@ -43,6 +43,7 @@ def pointers(arrays: list[np.ndarray]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("tool", tools(*LINKERS))
 def test_every_linker_makes_a_library_that_runs(
     compiled: Any, tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
@@ -63,6 +64,7 @@ def test_every_linker_makes_a_library_that_runs(
         np.testing.assert_array_equal(one, expected)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.skipif(not any(linkers.programs("ld.lld")), reason="lld is not installed")
 @pytest.mark.parametrize("target", ["neon", "rv64gc"])
 def test_libraries_of_other_processors_are_linked(
@@ -72,6 +74,7 @@ def test_libraries_of_other_processors_are_linked(
     assert elf.read_elf((tmp_path / "libnet.so").read_bytes()).loaded_nbytes > 1000
 
 
+@pytest.mark.slow
 def test_a_missing_linker_is_named(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_floats_are_passed_by_their_bits(text: str) -> None:
     assert word("float", text) == int(np.float32(value).view(np.uint32))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("name", "sharing"),
     covering(["depthwise", "residual", "squeeze_excite"], [Sharing.OUTER, Sharing.ALL]),

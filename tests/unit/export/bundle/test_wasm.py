@@ -82,6 +82,7 @@ def in_node(folder: Path, text: str, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @needs_linker
 @needs_node
 def test_instances_in_node_have_memory_of_their_own(compiled: Any, folder: Path) -> None:
@@ -123,6 +124,7 @@ def test_wasmtime_runs_the_module_without_imports(compiled: Any, folder: Path) -
         assert memory.read(store, at, at + y.nbytes) == y.tobytes()
 
 
+@pytest.mark.slow
 @needs_linker
 @pytest.mark.skipif(not BROWSER, reason="no Chromium: `make cross-setup` installs it")
 def test_a_page_in_chromium_computes_the_same(compiled: Any, folder: Path) -> None:
@@ -143,6 +145,7 @@ def test_a_missing_linker_is_named(
     assert not (tmp_path / "net").exists()
 
 
+@pytest.mark.slow
 def test_objects_that_need_functions_of_c_are_refused() -> None:
     """No kernel for wasm32 needs one; this object is that of a processor without square roots."""
     compiled: Any = qg.compile(roots())

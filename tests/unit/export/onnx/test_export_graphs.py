@@ -67,6 +67,7 @@ def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
     return next((n for n in model.graph.node if value in n.output), None)
 
 
+@pytest.mark.slow
 @moderate
 @given(networks())
 def test_drawn_networks_agree_with_onnxruntime(graph: Graph) -> None:

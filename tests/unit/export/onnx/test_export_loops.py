@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 import quantglow as qg
 from quantglow.export.onnx.shape import MOVES
@@ -25,6 +26,7 @@ MODEL = """<ir_version: 9, opset_import: ["" : 17]> g (float[20,8] x) => (float[
     }"""
 
 
+@pytest.mark.slow
 def test_bodies_read_nothing_behind_which_dequantize_linear_may_be_moved(tmp_path: Path) -> None:
     """onnxruntime ends the process over that, so it is looked for before a session is opened."""
     numbers = ",".join(str((i * 5 % 13 - 6) / 9) for i in range(64))

@@ -192,6 +192,7 @@ COMPUTED += [node("Concat", ["list", "r"], ["longer"], axis=1)]
 BEFORE = [*MIXED, node("Concat", ["next", "list"], ["longer"], axis=1)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "nodes",
     [ALL, FRONT, SHAPE, BEFORE, COMPUTED],

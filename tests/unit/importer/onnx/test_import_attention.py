@@ -176,6 +176,7 @@ def standard_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str, 
     return operands, more, 3 if past else 1
 
 
+@pytest.mark.slow
 @each_block
 @moderate
 @given(standard_cases())
@@ -221,6 +222,7 @@ def multi_head_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str
     return operands, more, 3 if past else 1
 
 
+@pytest.mark.slow
 @each_block
 @moderate
 @given(multi_head_cases())
@@ -273,6 +275,7 @@ def packed_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str, An
     return operands, more, 2 if past else 1
 
 
+@pytest.mark.slow
 @each_block
 @moderate
 @given(packed_cases())
@@ -336,6 +339,7 @@ def grouped_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str, A
     return operands, more
 
 
+@pytest.mark.slow
 @each_block
 @moderate
 @given(grouped_cases())

@@ -107,6 +107,7 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray] | 
         return None
 
 
+@pytest.mark.slow
 @moderate
 @given(cases(), st.integers(1, 3))
 def test_indices_are_refused_where_onnxruntime_refuses_them(

@@ -88,6 +88,7 @@ FORMS = [(4, "none"), (4, "packed"), (4, "floats"), (8, "none"), (8, "packed")]
 """onnxruntime has no zero points in float for 8 bits."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("bits", "points"), FORMS)
 @moderate
 @given(

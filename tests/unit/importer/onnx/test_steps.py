@@ -124,6 +124,7 @@ def photos() -> list[Array]:
     return [first[:, :200], second[:216]]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("sizes", [(32, 48), (224, 224), (100, 300), (300, 61)])
 def test_antialiased_images_are_those_of_pillow(sizes: tuple[int, int]) -> None:
     """Pillow rounds to bytes behind each axis, which makes up to one step."""

@@ -59,6 +59,7 @@ def precisions(compiled: Any) -> dict[str, str]:
     return {layer.name: layer.precision for layer in compiled.report.layers}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("calibrated", "name"), covering([(6,), (6, 9), (9, 1)], [*ATTENTIONS]), ids=str
 )
@@ -80,6 +81,7 @@ def test_masked_attention_is_int8_at_every_length(
                 np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     "name", mark_slow(["table", "causal", "causal choice", "chosen"], {"table", "causal"})
 )
@@ -111,6 +113,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("options", "name"), covering(OPTIONS, [*ATTENTIONS]), ids=str)
 def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
     model = ATTENTIONS[name]()
@@ -120,6 +123,7 @@ def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
         assert_close(model, compiled, feeds(model, length, 56))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("low", "name"),
     covering([-1e4, -1e9, float(np.finfo(np.float32).min)], ["scaled", "subtracted"]),
@@ -150,6 +154,7 @@ def test_an_infinite_mask_decides_as_a_large_finite_one(name: str) -> None:
     np.testing.assert_array_equal(actual, same)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("opset", [13, 17])
 def test_frames_of_infinities_stay_float(opset: int) -> None:
     model = pooling(opset)
@@ -172,6 +177,7 @@ def test_classes_that_are_never_chosen_stay_so() -> None:
     assert log_probability.max_error < 1
 
 
+@pytest.mark.slow
 def test_the_report_says_which_infinities_keep_a_layer_float() -> None:
     compiled = qg.quantize_and_compile(pooling(), _images(), num_threads=1, progress=False)
     reasons = {layer.name: layer.reason for layer in compiled.report.layers}
@@ -207,6 +213,7 @@ def _targets(rows: int = 4, seed: int = 0, chosen: float = 0.5) -> Feeds:
     return inputs | {"c": rng.random((rows, 1)) < chosen}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("chosen", [0.5, 1.0, 0.0])
 def test_nan_that_marks_absent_values_stays_float(chosen: float, tmp_path: Path) -> None:
     """The law also holds if calibration saw no NaN, or only NaN."""
@@ -226,6 +233,7 @@ def test_nan_that_marks_absent_values_stays_float(chosen: float, tmp_path: Path)
                 np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_reports_take_equal_nan_for_equal() -> None:
     data = [_targets(seed=seed) for seed in range(8)]
     compiled = qg.quantize_and_compile(targets(), data, num_threads=1, progress=False)
@@ -284,6 +292,7 @@ def test_infinite_inputs_are_still_refused() -> None:
         qg.quantize_and_compile(model, [inputs], progress=False)
 
 
+@pytest.mark.slow
 def test_a_mask_in_a_branch_hides_in_the_recovery_too() -> None:
     """Both branches are attention; one is masked."""
     low = np.float32(-math.inf)

@@ -126,6 +126,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("options", "kind"), covering([*OPTIONS], KINDS))
 def test_a_branch_that_is_not_taken_stays_float(kind: str, options: str) -> None:
     model = branching(kind)
@@ -139,6 +140,7 @@ def test_a_branch_that_is_not_taken_stays_float(kind: str, options: str) -> None
         assert_close(model, compiled, x_of(level, seed=99))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_saved_models_and_threads_give_the_same(kind: str, free: bool, tmp_path: Path) -> None:
     model = branching(kind, free)
@@ -159,6 +161,7 @@ def test_saved_models_and_threads_give_the_same(kind: str, free: bool, tmp_path:
             assert_close(model, compiled, feeds)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_profile_alone_is_enough(kind: str) -> None:
     model = branching(kind)
@@ -169,6 +172,7 @@ def test_a_profile_alone_is_enough(kind: str) -> None:
         assert_close(model, compiled, x_of(level, seed=99), 0.1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("main", "kind"), covering([4, 7], KINDS))
 def test_a_branch_taken_at_one_of_several_shapes_is_int8(kind: str, main: int) -> None:
     """Its values have ranges, whichever shape decides."""

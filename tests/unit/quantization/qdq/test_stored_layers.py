@@ -77,6 +77,7 @@ def quantized(proto: onnx.ModelProto, **options: Any) -> Any:
     return qg.quantize_and_compile(proto, samples(), progress=False, num_threads=1, **options)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("normalized", [False, True])
 def test_a_convolution_has_the_integers_of_the_model(normalized: bool) -> None:
     proto, codes = convolutions(normalized=normalized)
@@ -117,6 +118,7 @@ def test_saved_models_compute_the_same_at_every_batch(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded.run(None, {"x": x})[0], expected)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_products_of_onnxruntimes_quantizer_keep_their_weights(bits: int, symmetric: bool) -> None:

@@ -76,6 +76,7 @@ def quantized(proto: onnx.ModelProto, **options: Any) -> Any:
     return qg.quantize_and_compile(proto, samples, progress=False, num_threads=1, **options)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("form", "gemm"), covering([*FORMS], [False, True]))
 def test_all_but_the_stored_weights_becomes_int8(form: str, gemm: bool) -> None:
     report = quantized(model(form, gemm=gemm)).report
@@ -85,6 +86,7 @@ def test_all_but_the_stored_weights_becomes_int8(form: str, gemm: bool) -> None:
     assert report.summary().sqnr_db > 30
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("form", [form for form in FORMS if "of 8" not in form])
 def test_weights_stay_exactly(form: str) -> None:
     proto = model(form)

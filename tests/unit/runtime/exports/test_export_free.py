@@ -50,6 +50,7 @@ def exported(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow_variants(4)
 @pytest.mark.parametrize("shape", [*SHAPES, *OTHERS])
 def test_the_exported_model_gives_the_same_at_every_shape(
     compiled: Any, exported: Path, shape: tuple[int, ...]
@@ -232,6 +233,7 @@ def repeating_model(kind: str) -> tuple[onnx.ModelProto, list[tuple[int, ...]]]:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), shapes
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("precision", ["float", "int8"])
 @pytest.mark.parametrize("kind", ["class token", "normalized groups"])
 def test_constants_that_are_repeated_to_a_free_size_are_expanded(

@@ -145,6 +145,7 @@ SLOW = {("GridSample bicubic", "float"), *((name, "int8") for name in INT8[:1] +
 """A sampler with large kernels, and int8 operators that others stand for by default."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("name", "precision"),
     [pytest.param(*case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES],

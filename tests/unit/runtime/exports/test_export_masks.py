@@ -104,6 +104,7 @@ def feeds_of(name: str, sizes: tuple[int, int, int], seed: int) -> dict[str, Arr
     return feeds
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "precision"), covering([*MASKS, *ATTENDED], ["int8", "float"]))
 def test_masks_of_a_cache_are_free(name: str, precision: str, tmp_path: Path) -> None:
     model = model_of(name)

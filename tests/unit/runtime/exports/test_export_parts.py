@@ -78,6 +78,7 @@ def test_a_model_of_a_file_is_exported_too(tmp_path: Path) -> None:
     assert_near(session.run(None, {"x": x}), compiled.run(None, {"x": x}))
 
 
+@pytest.mark.slow
 def test_a_part_behind_the_cut_is_int8_too(tmp_path: Path) -> None:
     compiled = quantized(cascade(), [picture(32, 40, seed) for seed in range(6)])
     assert isinstance(compiled, PartlyCompiledModel)

@@ -120,6 +120,7 @@ def shapes_of(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     return SHAPES[len(model.graph.input[0].type.tensor_type.shape.dim)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "precision"), covering([*MODELS], ["int8", "float"]))
 def test_sizes_are_free_in_the_exported_model(name: str, precision: str, tmp_path: Path) -> None:
     model, shapes = MODELS[name], shapes_of(MODELS[name])

@@ -46,6 +46,7 @@ def assert_runs(compiled: Any, model: onnx.ModelProto, feeds: Mapping[str, Array
     assert any("now [" in program.shapes for program in compiled.report.programs)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("trips", [65, 200])
 def test_a_constant_number_of_trips(trips: int, threads: int) -> None:
@@ -102,6 +103,7 @@ def test_names_in_other_loops_may_be_the_same() -> None:
     assert_close(compiled.run(None, feeds), by_onnxruntime(model, feeds))
 
 
+@pytest.mark.slow
 def test_free_dimensions_stay_free() -> None:
     model = attending_loop(70, batch="N", start="P")
     compiled = qg.compile(model, num_threads=1)
@@ -245,6 +247,7 @@ def begun(compiled: Any, feeds: Mapping[str, Array]) -> Progress:
     return loop_of(compiled).begun(values)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("trips", [1, 2, 66])
 def test_int8_trips_are_those_of_the_interpreter(trips: int) -> None:
     compiled = quantized(1)
@@ -285,6 +288,7 @@ def test_int8_is_near_float() -> None:
     assert any("in int8, calibrated" in n and "loop" in n for n in quantized(1).report.notes)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("validation", "why"),
     [

@@ -37,6 +37,7 @@ def bound(loaded: LoadedProgram, table: ProgramTable, values: dict[str, int]) ->
     replace(loaded, table=table, is_checked=True).bindings.at(values)
 
 
+@pytest.mark.slow
 def test_a_program_passes_where_it_serves(program: Any) -> None:
     served = 0
     for height in range(7, 40, 3):

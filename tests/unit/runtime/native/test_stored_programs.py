@@ -69,6 +69,7 @@ def test_a_program_that_was_compiled_before_is_not_planned_again(
     assert not planned
 
 
+@pytest.mark.slow
 def test_programs_for_all_shapes_are_not_planned_again(
     folder: Path, saved: Path, planned: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_programs_for_all_shapes_are_not_planned_again(
     assert not planned
 
 
+@pytest.mark.slow
 def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     folder: Path, saved: Path, planned: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     assert "x [1, 3, 1, 1]" in ours
 
 
+@pytest.mark.slow
 def test_a_model_whose_first_program_was_read_is_as_one_whose_was_compiled(
     folder: Path, planned: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +269,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
     return rng.choice([None, -1, 0, 1, 2**31, 2**70, 1.5, "", "v0", "s0*2", [], [[]], {}, True])
 
 
+@pytest.mark.slow
 def test_altered_tables_are_read_or_refused(folder: Path) -> None:
     compiled = qg.compile(free_model(), num_threads=1)
     for shape in SHAPES:

@@ -64,6 +64,7 @@ def items_of(model: qg.CompiledModel) -> list[int]:
     return items
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 16])
 def test_a_trace_has_every_kernel(batch: int, threads: int, tmp_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_runs_after_a_trace_are_as_before(tmp_path: Path) -> None:
     assert (tmp_path / "t").read_bytes() == written
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("room", [1, 4096])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_every_run_of_a_block_has_its_kernels(
@@ -202,6 +204,7 @@ def test_kernels_of_a_thread_do_not_overlap(tmp_path: Path) -> None:
         end[event["tid"]] = event["ts"] + event["dur"]
 
 
+@pytest.mark.slow
 def test_programs_for_all_shapes_are_traced(tmp_path: Path) -> None:
     model = qg.compile(LINES.path, num_threads=1)
     images = [LINES.images[:size] for size in (1, 2, 3)]
@@ -246,6 +249,7 @@ def test_a_file_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
     assert not done
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("path", [None, 3, b"\0"])
 def test_other_paths_are_refused(path: Any) -> None:
     model, feeds = compiled(1, 1)

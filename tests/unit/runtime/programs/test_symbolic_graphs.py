@@ -48,6 +48,7 @@ def assert_computes(path: Path, compiled: Any) -> None:
                 np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.slow
 def test_new_shapes_need_no_importer(
     compiled: Any, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_damaged_entries_are_refused(saved: Path, case: str) -> None:
         qg.load(repacked(saved, edit), num_threads=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
     compiled: Any, saved: Path, threads: int
@@ -175,6 +177,7 @@ TEXTS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("case", TEXTS)
 def test_damaged_texts_leave_the_source(compiled: Any, saved: Path, case: str) -> None:
     def edit(members: dict[str, bytes]) -> None:

@@ -73,6 +73,7 @@ def outputs(model: Any) -> list[bytes]:
     return [array.tobytes() for x in small_samples(3, seed=9) for array in model(x)]
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("target", ["native", GENERIC])
 def test_included_code_runs_without_compiling(
     compiled: Any, saved: Path, target: str, forbid_compiling: Callable[[], None]
@@ -107,6 +108,7 @@ def test_shapes_that_came_before_run_without_compiling(
     assert results == expected
 
 
+@pytest.mark.slow
 def test_the_first_part_of_a_cut_model_brings_its_code(
     tmp_path: Path, forbid_compiling: Callable[[], None]
 ) -> None:
@@ -169,6 +171,7 @@ print("llvmlite.binding" in sys.modules)
 """
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("code", "is_loaded"), [("require", "False"), ("ignore", "True")])
 def test_a_fresh_process_runs_included_code_without_llvm(
     saved: Path, code: str, is_loaded: str
@@ -258,6 +261,7 @@ def test_code_for_one_thread_is_not_that_for_two(saved: Path) -> None:
     assert outputs(qg.load(saved, num_threads=2, code="use")) == outputs(qg.load(saved))
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [2, 3])
 def test_code_for_several_threads_runs_without_compiling(
     compiled: Any, threads: int, tmp_path: Path, forbid_compiling: Callable[[], None]

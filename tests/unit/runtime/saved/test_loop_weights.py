@@ -51,6 +51,7 @@ def saved(
     return model, compiled, path
 
 
+@pytest.mark.slow
 def test_the_tail_has_no_weights_of_the_body(saved: Any) -> None:
     _, _, path = saved
     with zipfile.ZipFile(path) as archive:
@@ -70,6 +71,7 @@ def weight_of(model: onnx.ModelProto, name: str) -> np.ndarray:
     return onnx.numpy_helper.to_array(tensors[0])
 
 
+@pytest.mark.slow
 def test_a_loaded_loop_gives_the_same_numbers(saved: Any, tmp_path: Path) -> None:
     model, compiled, path = saved
     loaded = qg.load(path, num_threads=2)
@@ -81,6 +83,7 @@ def test_a_loaded_loop_gives_the_same_numbers(saved: Any, tmp_path: Path) -> Non
             np.testing.assert_array_equal(one, another)
 
 
+@pytest.mark.slow
 def test_onnxruntime_runs_the_loop_with_the_weights_of_the_file(saved: Any) -> None:
     """It runs where the body has no program, before the model is saved and after it is loaded."""
     model, compiled, path = saved

@@ -56,6 +56,7 @@ def tails_in(path: Path) -> Iterator[SavedTail]:
         tail = tail.files[REST].tail if REST in tail.files else None
 
 
+@pytest.mark.slow
 def test_an_int8_detector_is_half_as_large_as_a_float_one(detector: Any, tmp_path: Path) -> None:
     model, compiled, path = detector
     in_float, nbytes = qg.compile(model, num_threads=1), path.stat().st_size
@@ -87,6 +88,7 @@ def test_float_weights_come_back_exactly(detector: Any) -> None:
                 np.testing.assert_array_equal(array, HEADS[tensor.name], strict=True)
 
 
+@pytest.mark.slow
 def test_a_loaded_detector_gives_the_same_numbers(detector: Any, tmp_path: Path) -> None:
     _, compiled, path = detector
     loaded = qg.load(path, num_threads=2)
@@ -99,6 +101,7 @@ def test_a_loaded_detector_gives_the_same_numbers(detector: Any, tmp_path: Path)
                 np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", mark_slow([3, 10], {3}))
 def test_files_inside_of_each_other_are_loaded(count: int, tmp_path: Path) -> None:
     """A Mask R-CNN of four levels has nine."""

@@ -60,6 +60,7 @@ def case(name: str, is_free: bool) -> object:
     return pytest.param(name, is_free, marks=marks, id=f"{name}, {'free' if is_free else 'fixed'}")
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "is_free"), [case(*key) for key in MAX_SHARES])
 def test_an_int8_file_is_smaller_than_its_model(name: str, is_free: bool, tmp_path: Path) -> None:
     assert share(name, is_free, False, tmp_path) < MAX_SHARES[name, is_free]

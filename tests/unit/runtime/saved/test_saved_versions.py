@@ -23,6 +23,7 @@ TOLERANCE = {3: 1e-5}
 """Largest difference of float outputs; those of int8 are equal."""
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("version", range(1, 12))
 def test_a_file_of_a_version_gives_the_numbers_of_its_time(version: int, tmp_path: Path) -> None:
     """``saved_files`` were written by version 0.1 in November 2026, at commit 4630fbe, and that of

@@ -60,6 +60,7 @@ print(load(sys.argv[1]).graph, end="")
 """
 
 
+@pytest.mark.slow_variants
 def test_files_load_in_a_process_that_imports_nothing_else(compiled: Any, saved: Path) -> None:
     command = [sys.executable, "-c", LOADING, str(saved)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -167,6 +168,7 @@ def test_members_of_other_compressions_are_refused(saved: Path, method: int) -> 
         saving.load(path)
 
 
+@pytest.mark.slow_variants
 def test_members_that_expand_too_far_are_refused(saved: Path) -> None:
     def edit(members: dict[str, bytes]) -> None:
         members["report.json"] = b" " * (members_module.FREE_NBYTES + (16 << 20))

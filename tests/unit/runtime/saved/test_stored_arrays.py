@@ -173,6 +173,7 @@ def test_a_file_may_expand_so_many_times() -> None:
     assert not is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000 + 1, 1000)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", [np.float32, np.float16], ids=["as they are", "as float16"])
 def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path, kind: Any) -> None:
     noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(kind)

@@ -75,6 +75,7 @@ def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     return compiled, path
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("shape", [*SIZES, (3, 8, 4, 4)])
 def test_a_loaded_model_gives_the_same_numbers_at_every_shape(saved: Any, shape: Any) -> None:
     compiled, path = saved
@@ -265,6 +266,7 @@ def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
     assert places.keys() == {"w1", "w3"}
 
 
+@pytest.mark.slow
 def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
     """Older exporters write them so: ``float_data`` instead of raw bytes."""
     model = large_model()
@@ -279,6 +281,7 @@ def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(x), compiled(x))
 
 
+@pytest.mark.slow
 def test_weights_beside_a_constant_with_nan_are_stored_once(tmp_path: Path) -> None:
     model = large_model()
     limits = {"most": np.float32(1e9), "none": np.full(40, np.nan, np.float32)}
@@ -299,6 +302,7 @@ def test_weights_beside_a_constant_with_nan_are_stored_once(tmp_path: Path) -> N
     assert places_of(tmp_path / "m.qgm").keys() == {"w1", "w2", "w3"}
 
 
+@pytest.mark.slow
 def test_notes_on_nodes_for_onnxruntime_do_not_keep_weights_in_float(tmp_path: Path) -> None:
     """Exporters write the call stack of each node beside it; Det has no importer."""
     model, node = large_model(), helper.make_node

@@ -46,6 +46,7 @@ def path(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_int8_file_is_half_as_large_as_a_float_one(path: Path, tmp_path: Path) -> None:
     in_float = qg.compile(int8_tail_model(), num_threads=1)
     in_float(chosen_rows(5, 0))
@@ -139,6 +140,7 @@ def test_a_tail_that_reads_what_no_part_gives_is_refused(path: Path) -> None:
         qg.load(repacked(path, edit), num_threads=1)
 
 
+@pytest.mark.slow
 def test_both_stages_of_a_detector_come_back(tmp_path: Path) -> None:
     samples = [picture(40 + seed, 44, seed) for seed in range(4)]
     compiled = qg.quantize_and_compile(

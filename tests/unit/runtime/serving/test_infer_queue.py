@@ -475,6 +475,7 @@ def int8() -> qg.CompiledModel:
     )
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("max_batch", [1, 8])
 def test_int8_results_are_those_of_single_calls(int8: qg.CompiledModel, max_batch: int) -> None:
     images = [image((1 + seed % 3, 64, 8, 8 + 4 * (seed % 2)), seed) for seed in range(40)]

@@ -179,6 +179,7 @@ def int8(request: Any) -> Any:
     return qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("rate", [8, 16])
 def test_both_branches_become_int8(int8: Any, rate: int) -> None:
     graph = int8.specialisations.at(rated(rate)).graph
@@ -189,6 +190,7 @@ def test_both_branches_become_int8(int8: Any, rate: int) -> None:
     assert np.abs(actual - expected(rate_model(), rated(rate))).max() < 0.1
 
 
+@pytest.mark.slow
 def test_options_may_name_nodes_of_one_branch() -> None:
     samples = [rated(rate, floats(4, 6, seed=i)) for i in range(3) for rate in (8, 16, 16)]
     options = {"num_threads": 1, "progress": False}

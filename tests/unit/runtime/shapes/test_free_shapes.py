@@ -236,6 +236,7 @@ def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
     assert compiled(np.ones((3, 3), np.float32)).shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_few_programs_serve_ever_smaller_images() -> None:
     compiled = qg.compile(free_model(), num_threads=1)
     for size in (64, 50, 40, 33, 29, 26, 23, 20, 17, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3):
@@ -273,6 +274,7 @@ def test_one_program_serves_all_batches_and_lengths_of_scaled_rows(last: str) ->
     assert sum(value.program == "for all shapes" for value in report.programs) == 1
 
 
+@pytest.mark.slow
 def test_the_report_lists_the_programs_of_all_shapes() -> None:
     compiled = qg.compile(free_model(), num_threads=1)
     for shape in ((1, 3, 16, 24), (1, 3, 20, 18), (1, 3, 17, 21)):
@@ -368,6 +370,7 @@ def shrinking_model() -> onnx.ModelProto:
 SAME = "SAME_UPPER"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_size_that_is_always_one_does_not_keep_batches_together(threads: int) -> None:
     """Pieces of a batch whose outputs have an axis of 1, by a guard."""

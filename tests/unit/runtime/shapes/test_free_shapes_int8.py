@@ -26,6 +26,7 @@ def compiled() -> qg.CompiledModel:
     return qg.quantize_and_compile(free_model(), SAMPLES, num_threads=1, progress=False)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 7, 7)])
 def test_every_shape_gives_the_integers_of_its_graph(compiled: Any, shape: Any) -> None:
     feeds = {"x": image(shape, 9)}
@@ -42,6 +43,7 @@ def test_every_shape_is_close_to_float(compiled: Any, shape: Any) -> None:
         assert np.abs(value - expected).max() < 0.1 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_weights_that_the_width_scales_are_rounded_for_each_width(tmp_path: Path) -> None:
     main, wider = (1, 3, 16, 16), image((1, 3, 16, 32), 9)
     samples = [image(main, seed) for seed in range(12)]
@@ -131,6 +133,7 @@ def test_samples_the_operators_refuse_are_named() -> None:
         qg.profile(sum_model([None, "A"], ["?", "B"]), [(x[None], x[None]), (x[None], y[None])])
 
 
+@pytest.mark.slow
 def test_accuracy_control_tries_models_of_free_shape() -> None:
     def validation(model: Any) -> float:
         return -float(np.abs(model(image((2, 3, 4, 6)))[0]).max() > 1e9)

@@ -42,6 +42,7 @@ def agrees(compiled: Any, model: onnx.ModelProto, feeds: dict[str, Array]) -> No
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("threads", [1, 3])
 def test_fifty_new_shapes_make_no_new_program(
     threads: int, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +151,7 @@ def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
     assert isinstance(served(compiled, {"x": image((1, 4, 11, 10))}).build.executable, Retried)
 
 
+@pytest.mark.slow
 def test_code_generators_of_others_get_graphs_of_one_shape() -> None:
     compiled = qg.compile(deformable(), num_threads=1, backends=[qg_reference()])
     for shape in SIZES:

@@ -222,6 +222,7 @@ def choosing_largest() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow
 def test_sizes_that_decide_the_graph_make_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = Counter[str]()
     plan = late_programs.cut_program

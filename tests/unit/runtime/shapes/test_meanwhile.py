@@ -122,6 +122,7 @@ def is_float(folder: Path) -> Check:
     return lambda value, shape: all(map(np.array_equal, value, expected[shape]))
 
 
+@pytest.mark.slow
 def test_every_answer_is_that_of_onnxruntime_or_of_the_program(
     compiled: Any, is_int8: Check, is_float: Check
 ) -> None:

@@ -50,6 +50,7 @@ def until_it_has_its_own(compiled: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_it_gets_a_program_with_the_same_integers(compiled: Any, tmp_path: Path) -> None:
     compiled.save(tmp_path / "m.qgm")
     for model in (compiled, qg.load(tmp_path / "m.qgm", num_threads=1)):
@@ -62,6 +63,7 @@ def test_it_gets_a_program_with_the_same_integers(compiled: Any, tmp_path: Path)
         assert model.graph.inputs[0].type.shape == FIRST
 
 
+@pytest.mark.slow
 def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> None:
     compiled.save(tmp_path / "m.qgm")
     again = qg.load(tmp_path / "m.qgm", num_threads=1)
@@ -97,6 +99,7 @@ def test_a_forked_child_gets_one_too(compiled: Any) -> None:
     assert exit_code_of_child(lambda: until_it_has_its_own(compiled)) == 0
 
 
+@pytest.mark.slow
 def test_a_shape_that_cannot_be_compiled_keeps_its_program(
     compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

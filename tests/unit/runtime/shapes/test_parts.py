@@ -41,6 +41,7 @@ def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [*built[:2], qg.load(path, num_threads=3)]
 
 
+@pytest.mark.slow
 @given(SIDES, SIDES, st.integers(0, 2))
 def test_every_shape_gives_what_onnxruntime_gives(
     detectors: Any, height: int, width: int, number: int

@@ -69,6 +69,7 @@ def test_300_tokens_take_three_programs(session: onnxruntime.InferenceSession) -
     assert programs_of(compiled) == 3  # the prompt, and tokens behind short and long caches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "length"), [(3, 20), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_batches_generate(batch: int, length: int, session: onnxruntime.InferenceSession) -> None:
     compiled = qg.compile(decoder_model(DECODER), num_threads=1)
@@ -77,6 +78,7 @@ def test_batches_generate(batch: int, length: int, session: onnxruntime.Inferenc
     assert programs_of(compiled) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", mark_slow([1, 3], {3}))
 def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
     config = Decoder(fused=True)
@@ -89,6 +91,7 @@ def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
     assert programs_of(compiled) <= 4
 
 
+@pytest.mark.slow
 def test_long_prompts_are_read_in_blocks() -> None:
     """Memory grows with the length of a prompt, not with its square; two programs serve all."""
     config = Decoder(fused=True, layers=1)
@@ -113,6 +116,7 @@ def arena_nbytes(compiled: CompiledModel, feeds: dict[str, np.ndarray]) -> int:
     return int(executable.binding.arena_nbytes)
 
 
+@pytest.mark.slow
 def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) -> None:
     tokens = prompt(1, 60)
     (whole, *caches) = compiled.run(None, DECODER.feeds(tokens, DECODER.empty_cache(1)))

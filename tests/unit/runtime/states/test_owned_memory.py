@@ -84,6 +84,7 @@ def count(model: onnx.ModelProto) -> int:
     return sum(int(np.prod(t.dims)) for t in model.graph.initializer if len(t.dims) == 2)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("opened", "weights"), WAYS)
 def test_weights_are_in_memory_once(opened: Open, weights: str, tmp_path: Path) -> None:
     model = decoder_model(CONFIG)
@@ -102,6 +103,7 @@ def test_before_the_first_call_no_weights_are_in_memory(tmp_path: Path) -> None:
     assert (nbytes < BASE_NBYTES, compiled.specialisations.is_empty) == (True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", mark_slow(["int4", "int8"], {"int4"}))
 @pytest.mark.parametrize(
     "opened", mark_slow([quantized, loaded, loaded_after_a_run], [loaded_after_a_run])

@@ -56,6 +56,7 @@ def assert_equal(state: State, cache: Feeds) -> None:
         np.testing.assert_array_equal(rows, cache[name])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("fused", "batch"), covering([False, True], [1, 3]))
 def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> None:
     """Bit for bit, while its capacity grows from 16 to 64 rows; few programs serve all."""
@@ -74,6 +75,7 @@ def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> N
     assert 0 < len(state.programs.served()) <= 4 + 2 * (batch > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", mark_slow([False, True], {True}))
 def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bool) -> None:
     config, tokens = CONFIGS[fused], prompt(1, 30)
@@ -110,6 +112,7 @@ def test_rows_of_an_int8_decoder_stay_as_they_are() -> None:
     assert state.programs.served()
 
 
+@pytest.mark.slow
 def test_a_copy_goes_its_own_way(models: dict[bool, CompiledModel]) -> None:
     config, state = CONFIGS[False], models[False].new_state(capacity=8)
     state.run(None, fed(config, prompt(1, 5), 0))
@@ -135,6 +138,7 @@ def test_rows_may_be_taken_back(models: dict[bool, CompiledModel]) -> None:
     assert state.length == 6
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_and_restored(models: dict[bool, CompiledModel], tmp_path: Path) -> None:
     config, state = CONFIGS[False], models[False].new_state(batch=2)
     state.run(None, fed(config, prompt(2, 5), 0))
@@ -171,6 +175,7 @@ def test_other_files_are_refused(
     assert other.length == 0
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_full_state_says_so_and_stays(models: dict[bool, CompiledModel], fused: bool) -> None:
     config, state = CONFIGS[fused], models[fused].new_state(capacity=4, max_length=10)
@@ -199,6 +204,7 @@ def test_a_state_holds_at_most_max_length_rows(
     assert state.length == before
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_interrupted_call_changes_nothing(
     models: dict[bool, CompiledModel], fused: bool
@@ -220,6 +226,7 @@ def test_an_interrupted_call_changes_nothing(
     np.testing.assert_array_equal(state.run(None, feeds)[0], expected)
 
 
+@pytest.mark.slow
 def test_samples_have_lengths_of_their_own(models: dict[bool, CompiledModel]) -> None:
     """A prompt that is padded behind; then tokens, each behind its own rows."""
     config, state = CONFIGS[True], models[True].new_state(batch=2)
@@ -308,6 +315,7 @@ def test_wrong_states_are_refused(models: dict[bool, CompiledModel]) -> None:
         state.run(None, {"input_ids": prompt(1, 3)})
 
 
+@pytest.mark.slow
 def test_calls_at_once_take_one_place_among_the_growths(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -342,6 +350,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
     assert (len(growths), states) == (1, [4, 4])
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("is_same", [False, True])
 def test_a_forked_child_waits_for_no_thread_of_its_parent(
     is_same: bool, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ CUT = {
 }
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("stage", mark_slow(STAGES, {"profiling", "recovery", "control"}))
 def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     with child(*STAGES[stage]) as started:
@@ -146,6 +147,7 @@ def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     assert CUT.get(stage, "") in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", mark_slow(STAGES, {"check"}))
 def test_the_second_ctrl_c_aborts(stage: str) -> None:
     with child(*STAGES[stage]) as started:
@@ -157,6 +159,7 @@ def test_the_second_ctrl_c_aborts(stage: str) -> None:
     assert err.splitlines()[-1].startswith("KeyboardInterrupt")
 
 
+@pytest.mark.slow
 def test_without_ctrl_c_nothing_is_said() -> None:
     with child(LAYER, 9) as started:
         code, out, err = started.end()

@@ -85,6 +85,7 @@ def test_an_exception_keeps_its_type_and_text() -> None:
     assert caught.value.kind == "KeyError"
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
@@ -120,6 +121,7 @@ def test_an_exception_in_the_block_ends_the_child() -> None:
     assert call.process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_nothing_stays_open() -> None:
     call_isolated(PLACE + "echoed", ARRAYS, seconds=SECONDS)
     before = open_files()
@@ -151,6 +153,7 @@ print(call_isolated({PLACE + "echoed"!r}, [np.arange(2)], seconds={SECONDS}))
 """
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("form", ["script", "text", "stdin"])
 def test_programs_without_a_main_guard_call_once(form: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -177,6 +180,7 @@ call_isolated({PLACE + "hang_in_silence"!r}, seconds={SECONDS})
 """
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("delay", [0.0, 0.5])
 def test_the_child_ends_with_the_program(how: signal.Signals, delay: float) -> None:

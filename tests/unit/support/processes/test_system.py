@@ -91,6 +91,7 @@ def _channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(isolation, "HAS_DESCRIPTORS", request.param)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.usefixtures("_channel")
 def test_children_return_raise_end_and_are_ended() -> None:
     place = f"{__name__}:double"

@@ -16,6 +16,7 @@ from tests.generators.quantized_graphs import convolutions
 from tests.support.equality import assert_equal_values
 
 
+@pytest.mark.slow
 @given(convolutions.cases())
 def test_the_integers_stay(case: convolutions.Case) -> None:
     graph, feeds = convolutions.integers(case)

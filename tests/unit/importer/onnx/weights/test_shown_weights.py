@@ -53,6 +53,7 @@ def feeds(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {"x": x, "n": np.array([rows], np.int64)}
 
 
+@pytest.mark.slow
 def test_weights_of_what_is_computed_early_are_known_by_one_import(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
