@@ -6,12 +6,14 @@ such a size is *late*, it is known when the node has run.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops.external import External
-from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.expression import SMALLEST, Expression, parts
+from quantglow.ir.symbolic.guards import Guards, Relation
 from quantglow.ir.symbolic.size import FixedShape, symbol_name
 from quantglow.support.errors import UnsupportedOpError
 
@@ -60,6 +62,20 @@ def are_sizes_alike(pinned: FixedShape, shape: FixedShape) -> bool:
     if 0 in pinned:
         return pinned == shape
     return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
+
+
+def leave_one_size(guards: Guards, symbols: Set[str]) -> bool:
+    """Whether guards leave a single value above 1 to something of these symbols."""
+    equal = (guard for guard in guards.recorded if guard.relation is Relation.EQUAL)
+    return any(
+        _fixed_value(g.expression) >= SMALLEST for g in equal if g.expression.names & symbols
+    )
+
+
+def _fixed_value(expression: Expression) -> int:
+    """The value of what an expression that is 0 compares with a number, 0 for other expressions."""
+    _, factor, constant = parts(expression)
+    return -constant // factor
 
 
 def check_sources(graph: Graph, guards: Guards) -> None:

@@ -117,26 +117,27 @@ def open_late_family(
     return _late_family(source, input_shapes, _ready, has_driver)
 
 
-def open_float_family(
-    model: Any, input_shapes: InputShapes | None = None, *, is_late: bool = False
-) -> Family:
-    """The optimized float graphs of a path, bytes or ModelProto, or of a graph; ``is_late``: those
-    of the model to its end, also behind nodes that decide sizes.
+def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
+    """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
 
     Raises ``OptionError`` for what is quantized already.
     """
     if isinstance(model, Graph):
         return Family.of(float_graph(model))
-    return _float_family(open_source(model), input_shapes, is_late)
+    return _family(open_source(model), input_shapes, float_graph)
 
 
-def _float_family(
-    source: Source, input_shapes: InputShapes | None = None, is_late: bool = False
-) -> Family:
+def open_float_late_family(model: Any, input_shapes: InputShapes | None = None) -> LateFamily:
+    """The optimized float graphs of a path, bytes or ModelProto to its end, also behind nodes that
+    decide sizes.  Raises ``OptionError`` for what is quantized already."""
+    return _late_family(open_source(model), input_shapes, float_graph)
+
+
+def _float_family(source: Source, is_late: bool) -> Family:
     """The optimized float graphs of a model."""
     if is_late:
-        return _late_family(source, input_shapes, float_graph)
-    return _family(source, input_shapes, float_graph)
+        return _late_family(source, None, float_graph)
+    return _family(source, None, float_graph)
 
 
 def _late_family(

@@ -27,7 +27,12 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import UnsupportedOpError
 from quantglow.transforms.bind_sizes import bind_sizes
-from quantglow.transforms.size_sources import SizeSource, are_sizes_alike, late_sizes
+from quantglow.transforms.size_sources import (
+    SizeSource,
+    are_sizes_alike,
+    late_sizes,
+    leave_one_size,
+)
 
 Results = Mapping[str, Array]
 
@@ -98,6 +103,12 @@ class LateFamily(Family):
     def is_single(self) -> bool:
         """False: each late size has a graph."""
         return False
+
+    @property
+    def is_of_one_size(self) -> bool:
+        """Whether sizes decide its graphs: those that were made serve one late size only."""
+        graphs = (graph for graphs in self._late_graphs.values() for graph in graphs)
+        return any(g.guards and leave_one_size(g.guards, g.late.keys()) for g in graphs)
 
     def case_of(self, feeds: Mapping[str, Array]) -> Case:
         """The case of some arrays, with the shapes of results that decide sizes."""

@@ -21,7 +21,8 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from quantglow import profiling
-from quantglow.api.models.families import open_float_family
+from quantglow.api.models.families import open_float_family, open_float_late_family
+from quantglow.api.models.late_families import LateFamily
 from quantglow.api.options import DataOptions
 from quantglow.api.pipeline.request import Imported, computing
 from quantglow.importer.onnx import open_model
@@ -60,8 +61,9 @@ Environment = dict[str, str]
 
 Part = tuple[Environment, Profile]
 
-Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith]
-"""Input shapes by name, and the inputs whose values decide, see ``Family``."""
+Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith, bool]
+"""Input shapes by name, the inputs whose values decide, see ``Family``, what computes, and whether
+nodes decide sizes."""
 
 _one_at_a_time = threading.Lock()
 """Families are not thread-safe, and profiling has threads of its own."""
@@ -84,7 +86,8 @@ def profile_on(
     shapes = sorted((name, tuple(s)) for name, s in (options.input_shapes or {}).items())
     model = open_model(source.model).to_bytes()
     with large_messages():
-        asked = tuple(shapes), source.family.deciding, profile_with
+        family = source.family
+        asked = tuple(shapes), family.deciding, profile_with, isinstance(family, LateFamily)
         work = _Work(client, client.submit(receive, model, pure=False), asked)
         try:
             for samples in tasks:
@@ -222,8 +225,13 @@ def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:
 @lru_cache(2)
 def worker_family(model: bytes, asked: Asked) -> Family:
     """The float graphs of a model, imported once in each worker."""
-    shapes, deciding, _ = asked
-    family = open_float_family(model, dict(shapes) or None)
+    shapes, deciding, _, is_late = asked
+    input_shapes = dict(shapes) or None
+    family: Family
+    if is_late:
+        family = open_float_late_family(model, input_shapes)
+    else:
+        family = open_float_family(model, input_shapes)
     family.deciding = deciding
     return family
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quantglow.api.models.families import open_float_family
+from quantglow.api.models.families import open_float_family, open_float_late_family
 from quantglow.api.options import CalibratedModel, CompileOptions, DataOptions, InputShapes
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.importer import onnx as importer
@@ -217,10 +217,12 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
                     _try_out(family, first)
         except UnsupportedOpError as error:
             with suppress(UnsupportedOpError):
-                family = open_float_family(model, input_shapes, is_late=True)
-                first, data = _first_case(family, data)
-                _try_out(family, first or case)
-                return Imported(model, family, data, None, seconds)
+                late_family = open_float_late_family(model, input_shapes)
+                first, data = _first_case(late_family, data)
+                _try_out(late_family, first or case)
+                # Where each size has a graph of its own, one tail that is cut serves all of them.
+                if not late_family.is_of_one_size:
+                    return Imported(model, late_family, data, None, seconds)
             cut = _cut(model, case, error)
             head = cut.split.head
             return Imported(head, open_float_family(head, input_shapes), data, cut, seconds)

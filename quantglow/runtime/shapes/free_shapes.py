@@ -17,7 +17,8 @@ first one always stays).  Their kernels and constants are shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -358,7 +359,9 @@ class FreeShapes(Concise):
         facts = program.plannings, compiler.name, compiler.num_threads
         runs: LateExecutable | OrParts = executable
         if self.fallback is not None:
-            runs = OrParts(executable, partial(self._in_parts, self.fallback, case))
+            refusals = None if program.is_int8 else Counter[Hashable]()
+            parts = partial(self._in_parts, self.fallback, case)
+            runs = OrParts(executable, parts, refusals=refusals)
         build = Build(runs, *facts, segments=program.segments, is_part=True)
         return AtCase(self.signature, self.shared_graph_at, build, case)
 

@@ -20,8 +20,8 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Expression, Values, parts
-from quantglow.ir.symbolic.guards import Conditions, Guards, Relation
+from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Values
+from quantglow.ir.symbolic.guards import Conditions, Guards
 from quantglow.ir.symbolic.size import Dim, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
@@ -48,7 +48,12 @@ from quantglow.support.errors import UnsupportedOpError, WrongResultError
 from quantglow.support.observing import Observer
 from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.partition import Executable, Segment, branches_apart, partition
-from quantglow.transforms.size_sources import SizeSource, are_sizes_alike, late_sizes
+from quantglow.transforms.size_sources import (
+    SizeSource,
+    are_sizes_alike,
+    late_sizes,
+    leave_one_size,
+)
 
 Planned = tuple[PlannedProgram, OrderedPlan]
 
@@ -208,10 +213,12 @@ class SegmentedProgram(Concise):
     def is_of_one_size(self) -> bool:
         """Whether its guards leave a single value above 1 to something of late sizes."""
         late = frozenset(each.symbol for each in chain.from_iterable(self.late))
-        equal = (g for g in self.guards.recorded if g.relation is Relation.EQUAL)
-        return any(
-            _fixed_value(g.expression) >= SMALLEST for g in equal if g.expression.names & late
-        )
+        return leave_one_size(self.guards, late)
+
+    @cached_property
+    def is_int8(self) -> bool:
+        """Whether any value of it is an integer that stands for a real number."""
+        return any(node.type.quant is not None for node in self.graph.nodes)
 
     def show(
         self, position: int, values: Values, watcher: Observer, feeds: Mapping[str, Array]
@@ -260,12 +267,6 @@ class SegmentedProgram(Concise):
         """The operators of onnxruntime's segments."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return tuple(node for segment in foreign for node in segment_entries(segment))
-
-
-def _fixed_value(expression: Expression) -> int:
-    """The value of what an expression that is 0 compares with a number, 0 for other expressions."""
-    _, factor, constant = parts(expression)
-    return -constant // factor
 
 
 def _planning(planned: PlannedProgram) -> Planning:

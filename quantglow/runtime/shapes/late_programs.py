@@ -43,7 +43,7 @@ from quantglow.support.processes.threads import ForkSafeLock
 from quantglow.transforms.partition import Executable, branches_apart
 from quantglow.transforms.size_sources import check_sources, late_sizes
 
-MOST_SHAPES = 256
+MOST_SHAPES = 64
 """Maximum number of shapes of results for which an executable keeps how a run goes on."""
 
 MOST_PROGRAMS = 32
@@ -143,23 +143,25 @@ class OrParts(Concise):
     runs feeds that lead to sizes for which there is no program.
 
     ``refusals``: the number of such feeds so far, by kinds of cases.  After some of one ``kind``
-    the program is not tried any more.
+    the program is not tried any more.  None: each run tries it, as results that are the same bits
+    whatever ran before need.
     """
 
     program: Executable
     make_parts: Callable[[], Executable]
     kind: Hashable = ()
-    refusals: Counter[Hashable] = field(default_factory=Counter)
+    refusals: Counter[Hashable] | None = None
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
-        if self.refusals[self.kind] < MOST_REFUSALS:
+        refusals = Counter[Hashable]() if self.refusals is None else self.refusals
+        if refusals[self.kind] < MOST_REFUSALS:
             try:
                 return self._run_program(feeds)
             except (CompileBudgetError, OutOfMemoryError):
                 raise
             except (BackendError, ModelError, TypeRuleError) as error:
-                self.refusals[self.kind] += 1
+                refusals[self.kind] += 1
                 debug.log(1, f"the model runs in parts: {error}")
         return self._parts.run(feeds)
 
@@ -210,16 +212,20 @@ class LatePrograms(Concise):
                 program = self._plan(case, graph)
                 program.executable  # noqa: B018 - made here: it may add guards
                 self._programs.append(program)
+                del self._programs[:-MOST_PROGRAMS]
                 executable = self.serving(case)
         assert executable is not None, "a program serves the case that it was made for"
         return executable
 
     def _check_room(self, case: Case) -> None:
         """Raise ``UnsupportedOpError`` for a size that no symbol has, and where sizes make too many
-        programs."""
+        float programs; int8 ones take the place of the oldest, as no other way to run a model gives
+        the same bits."""
         large = [name for name, shape in case.late if max(shape, default=0) > LARGEST]
         if large:
             raise UnsupportedOpError([f"{name!r} has more than {LARGEST} rows" for name in large])
+        if any(program.is_int8 for program in self._programs):
+            return
         single = sum(program.is_of_one_size for program in self._programs)
         if len(self._programs) >= MOST_PROGRAMS or single >= MOST_OF_ONE_SIZE:
             sizes = ", ".join(dict(self._programs[-1].pinned)) or "results"

@@ -11,12 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.api.models import late_families
-from quantglow.api.models.families import open_float_family
+from quantglow.api.models.families import open_float_late_family
 from quantglow.api.models.late_families import LateFamily
 from quantglow.interpreter import RecordedFeeds, interpret
 from quantglow.quantization.shape_variants import ShapeVariant
+from quantglow.runtime.shapes import late_programs
 from quantglow.support.arrays import Array
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
+from tests.unit.runtime.shapes.test_late_programs import choosing_largest, with_positives
 
 node = helper.make_node
 ROWS, COLUMNS = 12, 16
@@ -62,9 +64,7 @@ def with_chosen(some: int, few: int, seed: int = 0) -> dict[str, Array]:
 
 @pytest.fixture
 def family() -> LateFamily:
-    family = open_float_family(chosen_twice(), is_late=True)
-    assert isinstance(family, LateFamily)
-    return family
+    return open_float_late_family(chosen_twice())
 
 
 @pytest.fixture
@@ -190,3 +190,33 @@ def test_the_graph_of_a_file_is_one_of_plain_sizes_and_no_program(tmp_path: obje
         for other in (loaded, again, loaded.with_num_threads(2)):
             for one, array in zip(other.run(None, feeds), expected, strict=True):
                 np.testing.assert_array_equal(one, array)
+
+
+def test_int8_results_do_not_depend_on_the_programs_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    """Sizes of none, one and many rows have programs of their own, more than are held here."""
+    monkeypatch.setattr(late_programs, "MOST_PROGRAMS", 2)
+    compiled = qg.quantize_and_compile(
+        chosen_twice(), list(border_samples()), progress=False, num_threads=1
+    )
+    compiled.save(f"{tmp_path}/late.qgm")
+    sizes = [(7, 3), (1, 1), (0, 0), (5, 0), (7, 3), (4, 1), (1, 0), (7, 3), (0, 0), (1, 1)]
+    for some, few in sizes:
+        feeds = with_chosen(some, few, seed=some)
+        fresh = qg.load(f"{tmp_path}/late.qgm", num_threads=1)
+        for one, other in zip(compiled.run(None, feeds), fresh.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert len(compiled.specialisations.late.programs) == 2
+
+
+def test_where_each_size_has_a_program_the_model_is_cut(tmp_path: object) -> None:
+    model = choosing_largest()
+    samples = [{"x": with_positives(2 * count, seed=count)} for count in range(1, 9)]
+    compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    compiled.save(f"{tmp_path}/cut.qgm")
+    for feeds in samples:
+        fresh = qg.load(f"{tmp_path}/cut.qgm", num_threads=1)
+        for one, other in zip(compiled.run(None, feeds), fresh.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(one, other)

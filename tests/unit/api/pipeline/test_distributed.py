@@ -23,6 +23,7 @@ from quantglow.api.pipeline import distributed_profiling as profiling_on_workers
 from quantglow.api.pipeline.distributed_profiling import TASK_NBYTES, TASK_SAMPLES, split_tasks
 from quantglow.profiling.samples.feeds import Located
 from tests.support.clusters import two_workers
+from tests.unit.api.models.test_late_families import chosen_twice, with_chosen
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of its sockets
@@ -49,6 +50,13 @@ def test_the_profile_equals_that_of_one_process(client: Any, tmp_path: Path) -> 
     expected = qg.profile(MNIST, SAMPLES, subset_size=30)
     assert profiled == expected
     assert bytes_of(profiled, tmp_path / "a") == bytes_of(expected, tmp_path / "b")
+
+
+def test_the_profile_of_a_model_in_which_nodes_decide_sizes_is_whole(client: Any) -> None:
+    samples = [with_chosen(some, some // 2, some) for some in (0, 1, 4, 7, 12)]
+    profiled = qg.profile(chosen_twice(), samples, client=client)
+    assert profiled == qg.profile(chosen_twice(), samples)
+    assert "y1" in profiled and len(profiled.cases) == len(samples)
 
 
 def test_a_worker_that_loaded_another_blas_is_like_the_others(client: Any) -> None:
