@@ -77,10 +77,10 @@ class CompileArguments(ProgramOptions, ModelOptions, OneModel):
 def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
-    onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
-    known before a run, it computes the operators that decide them, and all that comes behind where
-    that has no products or recurrences (``PartlyCompiledModel``); it runs a model whole of which
-    nothing can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``;
+    onnxruntime computes the operators that quantglow does not compile; what is behind those that
+    decide sizes is compiled, too.  Values that no graph holds, such as strings, and loops of
+    computed trips cut a model in two (``PartlyCompiledModel``); onnxruntime runs a model whole of
+    which nothing can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``;
     ``new_state`` and ``export_bundle``, which need a model that is compiled whole, raise
     ``OptionError``.
 
