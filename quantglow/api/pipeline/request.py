@@ -220,7 +220,7 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
                 late_family = open_float_late_family(model, input_shapes)
                 first, data = _first_case(late_family, data)
                 _try_out(late_family, first or case)
-                # Where each size has a graph of its own, one tail that is cut serves all of them.
+                # A tail that is cut serves all sizes, also where each would have a graph.
                 if not late_family.is_of_one_size:
                     return Imported(model, late_family, data, None, seconds)
             cut = _cut(model, case, error)
