@@ -17,11 +17,18 @@ from typing import Any
 import numpy as np
 
 from quantglow.api.compile import compile
-from quantglow.api.models.families import open_family, open_source, with_steps
+from quantglow.api.models.families import (
+    open_family,
+    open_late_family,
+    open_source,
+    with_steps,
+)
+from quantglow.api.models.late_families import bind_results
 from quantglow.api.options import THREADS, CompileOptions, ModelOptions
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import Source
 from quantglow.interpreter import interpret
+from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import declared_only, entering, leaving
@@ -29,7 +36,7 @@ from quantglow.ort.float_results import running
 from quantglow.profiling.samples.feeds import Feeds, first_feeds
 from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.errors import CalibrationError
+from quantglow.support.errors import CalibrationError, UnsupportedOpError
 from quantglow.support.options import (
     NUMBER,
     Options,
@@ -116,14 +123,17 @@ def bisect(options: BisectArguments) -> Bisection:
     model, data = as_onnx(options.model, options.data)
     model = with_steps(model, options.before, options.after)
     source = None if isinstance(model, Graph) else open_source(model)
-    family = open_family(model if source is None else source)
-    feeds, _ = first_feeds(data, family.signature)
+    signature = model.signature if source is None else source.signature
+    feeds, _ = first_feeds(data, signature)
     if feeds is None:
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
-    feeds = declared_only(family.signature.inputs, feeds)
-    entering_feeds = entering(family.signature.inputs, feeds)
+    feeds = declared_only(signature.inputs, feeds)
+    entering_feeds = entering(signature.inputs, feeds)
     judge = _Judge(entering_feeds, options.tolerance)
-    start = model if source is None else source.at(family.case_for(feeds))
+    if source is None:
+        family, start = open_family(model), model
+    else:
+        family, start = _open_at(source, entering_feeds)
     if source is not None and (bisection := judge.imported(source, start, feeds)) is not None:
         return bisection
     if (bisection := judge.passes(start)) is not None:
@@ -134,6 +144,17 @@ def bisect(options: BisectArguments) -> Bisection:
         return model.run(None, _leaving_inputs(graph, entering_feeds))
 
     return judge.kernels(family.fitting(feeds), compiled) or Bisection()
+
+
+def _open_at(source: Source, feeds: Feeds) -> tuple[Family, Graph]:
+    """The graphs of a model, and that of some feeds as it is imported."""
+    try:
+        family = open_family(source)
+        return family, source.at(family.case_for(feeds))
+    except UnsupportedOpError:
+        late_family = open_late_family(source)
+        case = late_family.case_for(feeds)
+        return late_family, bind_results(source.to_the_end(case), dict(case.late))
 
 
 def _leaving_inputs(graph: Graph, feeds: Feeds) -> Feeds:

@@ -30,6 +30,7 @@ from tests.generators.onnx_models.float_types import all_of
 from tests.support.embedded import network
 from tests.support.feeds import feeds_of
 from tests.support.small_network import small_model, small_samples
+from tests.unit.api.models.test_late_families import chosen_twice, with_chosen
 from tests.unit.importer.onnx.onnx_models import floats
 
 MNIST = network("mnist")
@@ -60,6 +61,24 @@ def test_a_model_that_is_right_has_no_part() -> None:
     bisection = qg.bisect(MNIST.path, FEEDS)
     assert bisection == Bisection()
     assert "give the results of the reference" in str(bisection)
+
+
+def test_a_model_in_which_nodes_decide_sizes_has_no_part() -> None:
+    assert qg.bisect(chosen_twice(), with_chosen(7, 3)) == Bisection()
+
+
+def test_a_pass_is_found_behind_nodes_that_decide_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(node: Node, uses: Any) -> Node | None:
+        """A fault: the weights of the last layer are lost."""
+        if not isinstance(node, Constant) or node.value.shape[-1:] != (4,) or not node.value.any():
+            return None
+        return Constant(name=f"{node.name}:lost", value=np.zeros_like(node.value))
+
+    steps = with_fault(passes.FLOAT_PASSES, RewritePass("lose-weights", lose))
+    for module in (passes, bisection):
+        monkeypatch.setattr(module, "FLOAT_PASSES", steps)
+    actual = qg.bisect(chosen_twice(), with_chosen(7, 3))
+    assert (actual.stage, actual.name) == ("pass", "lose-weights")
 
 
 @pytest.mark.slow_variants
