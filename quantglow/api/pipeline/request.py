@@ -218,6 +218,8 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
         except UnsupportedOpError as error:
             with suppress(UnsupportedOpError):
                 late_family = open_float_late_family(model, input_shapes)
+                if not late_family.signature.is_free:
+                    _try_out(late_family, Case.of(late_family.signature.default or {}))
                 first, data = _first_case(late_family, data)
                 _try_out(late_family, first or case)
                 # A tail that is cut serves all sizes, also where each would have a graph.

@@ -26,11 +26,11 @@ def too_new(op_type: str = "NonZero", opset: int = onnx.defs.onnx_opset_version(
 class OlderSession(Session):
     """A session of an onnxruntime that does not know ONNX's newest opset."""
 
-    def __init__(self, model: bytes, num_threads: int = 1) -> None:
+    def __init__(self, model: bytes, num_threads: int = 1, **options: bool) -> None:
         stamps = onnx.ModelProto.FromString(model).opset_import
         if any(stamp.version >= onnx.defs.onnx_opset_version() for stamp in stamps):
             raise FallbackError("the opset is too new")
-        super().__init__(model, num_threads)
+        super().__init__(model, num_threads, **options)
 
 
 @pytest.fixture

@@ -307,31 +307,6 @@ def outputs_agree(compiled: Any, shape: tuple[int, ...], tolerance: float = 1e-4
         np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_every_free_shape_is_compiled_up_to_where_shapes_stop_being_known() -> None:
-    compiled = qg.compile(free_detector(), num_threads=1)
-    for shape in SIZES:
-        outputs_agree(compiled, shape)
-        actual = compiled.specialisations.at({"x": floats(*shape)})
-        assert parts(actual.build) == ["llvm", "onnxruntime", "llvm"]
-        assert any(node.op == "Conv" for node in actual.graph.nodes)
-
-
-def parts(build: Any) -> list[str]:
-    """The backends of a program's segments, in their order."""
-    return [segment.backend.name for segment in build.segments]
-
-
-def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
-    compiled = qg.compile(free_detector(), num_threads=1)
-    outputs_agree(compiled, SIZES[0])
-    compiled.save(tmp_path / "free.qgm")
-    loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
-    for shape in SIZES:
-        outputs_agree(loaded, shape)
-        actual = loaded.specialisations.at({"x": floats(*shape)})
-        assert parts(actual.build) == ["llvm", "onnxruntime", "llvm"]
-
-
 def test_nothing_worth_compiling_runs_whole() -> None:
     model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "L"
@@ -367,20 +342,6 @@ def test_a_profile_tells_where_a_free_model_is_cut(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(free_detector(), profile, num_threads=1)
     assert isinstance(compiled, qg.PartlyCompiledModel)
     assert len(compiled(floats(*SIZES[2]))) == 3
-
-
-def test_the_report_names_the_tail_of_a_model_that_is_cut_on_first_use(tmp_path: Path) -> None:
-    compiled = qg.compile(free_detector(), num_threads=1)
-    assert compiled.report.fallback == ()
-    compiled(floats(*SIZES[0]))
-    actual = {node.name: node.reason for node in compiled.report.fallback}
-    assert set(actual) == {"sel"} and "importer" in actual["sel"]
-    assert compiled.report.memory.peak_nbytes > 0
-    compiled.save(tmp_path / "free.qgm")
-    loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
-    assert loaded.report.fallback == compiled.report.fallback
-    loaded(floats(*SIZES[1]))
-    assert {node.name for node in loaded.report.fallback} == set(actual)
 
 
 def test_the_report_says_why_a_shape_runs_whole() -> None:
