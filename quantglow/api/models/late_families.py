@@ -36,6 +36,10 @@ from quantglow.transforms.size_sources import (
 
 Results = Mapping[str, Array]
 
+MOST_GRAPHS = 16
+"""Maximum number of graphs with late sizes that are held for a case of the inputs, those made last.
+Their equal constants share memory."""
+
 MOST_RECORDED = 64
 """Maximum number of samples whose results are at hand, those that were asked for last: a sample is
 read again by each stage of the pipeline."""
@@ -127,7 +131,8 @@ class LateFamily(Family):
         for candidate in graphs:
             if candidate.sizes_at(shapes) is not None:
                 return candidate
-        graphs.append(LateGraph(self.make(case), shapes))
+        graphs.append(LateGraph(self._arrays.graph(self.make(case)), shapes))
+        del graphs[:-MOST_GRAPHS]
         return graphs[-1]
 
     def _results(self, case: Case, feeds: Mapping[str, Array]) -> Results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,6 +15,9 @@ from quantglow.api.models import late_families
 from quantglow.api.models.families import open_float_late_family
 from quantglow.api.models.late_families import LateFamily
 from quantglow.interpreter import RecordedFeeds, interpret
+from quantglow.ir.graph.family import LEAST_NBYTES, constant_arrays
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
 from quantglow.quantization.shape_variants import ShapeVariant
 from quantglow.runtime.shapes import late_programs
 from quantglow.support.arrays import Array
@@ -119,6 +123,21 @@ def test_samples_of_many_sizes_share_a_graph_that_is_imported_once(family: LateF
     for some, few in ((7, 3), (9, 2), (12, 12), (5, 4)):
         family.fitting(with_chosen(some, few))
     assert len(cases) == 3, "before and between the nodes that decide, and behind them"
+
+
+def test_graphs_share_their_constants(family: LateFamily) -> None:
+    family.make = lambda case, make=family.make: with_large_constants(make(case))
+    pairs = [(7, 3), (1, 1), (0, 0), (9, 2)]
+    graphs = [family.fitting(with_chosen(*sizes)) for sizes in pairs]
+    large = [[a for a in constant_arrays(g) if a.nbytes >= LEAST_NBYTES] for g in graphs]
+    assert all(len(arrays) == 1 for arrays in large)
+    assert len({id(array) for arrays in large for array in arrays}) == 1
+
+
+def with_large_constants(graph: Graph) -> Graph:
+    """The graph with an output more, which is a large constant."""
+    constant = Constant(name="large", value=np.ones(LEAST_NBYTES, np.float32))
+    return replace(graph, outputs=(*graph.outputs, ("large", constant)))
 
 
 def test_a_run_takes_recorded_results(family: LateFamily) -> None:
