@@ -320,7 +320,8 @@ class Built:
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
-        free["values"] = dict(main[0] or ())  # of the graph, whatever values were fed first
+        # Those of the graph: in a run of late sizes, others may come first.
+        free["values"] = dict(main[0] or ())
         free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
             {"values": dict(values or ()), "decisions": to_json(decided.decisions)}

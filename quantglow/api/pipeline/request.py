@@ -225,8 +225,8 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
             with suppress(UnsupportedOpError, TypeRuleError, ModelError):
                 late_family = open_float_late_family(model, input_shapes)
                 first, data = _first_case(late_family, data)
-                # Sizes that agree only in a run, as equal ones of two results, have no graph.  A tail
-                # that is cut serves them, and all sizes, also where each would have a graph.
+                # Sizes that agree only in a run, as equal ones of two results, have no graph.  A
+                # tail that is cut serves them, and all sizes, also where each would have a graph.
                 is_complete = not late_family.graph_at(first or case).has_free_sizes
                 if is_complete and not late_family.is_of_one_size:
                     return Imported(model, late_family, data, None, seconds)
