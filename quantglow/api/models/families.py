@@ -320,7 +320,7 @@ class Built:
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
-        # Those of the graph: in a run of late sizes, others may come first.
+        # The file has this graph, also where a model of late sizes ran other values first.
         free["values"] = dict(main[0] or ())
         free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
