@@ -320,6 +320,8 @@ class Built:
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
+        # The file has this graph, also where a model of late sizes ran other values first.
+        free["values"] = dict(main[0] or ())
         free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
             {"values": dict(values or ()), "decisions": to_json(decided.decisions)}

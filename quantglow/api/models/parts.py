@@ -239,6 +239,12 @@ class ModelFallback:
             self.settled[kind] = parts, reasons
         return self._at(parts, reasons, case)
 
+    def in_parts(self, case: Case) -> Executable:
+        """The model cut at a case, or whole in onnxruntime; this settles no other case."""
+        cut = self._cut(case)
+        parts = None if cut is None else self._divide(cut)
+        return self._at(parts, (NO_PROGRAM,), case).build.executable
+
     def settled_program(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
         kind = _case_kind(case)
@@ -281,15 +287,9 @@ class ModelFallback:
             served = self._whole_graphs.prepare(case)
         except QuantglowError:
             return None
-        parts = partial(self._in_parts, case)
+        parts = partial(self.in_parts, case)
         executable = OrParts(served.build.executable, parts, kind, self._refusals)
         return replace(served, build=replace(served.build, executable=executable, is_part=True))
-
-    def _in_parts(self, case: Case) -> Executable:
-        """The model cut at a case, or whole in onnxruntime."""
-        cut = self._cut(case)
-        parts = None if cut is None else self._divide(cut)
-        return self._at(parts, (NO_PROGRAM,), case).build.executable
 
     def _cut(self, case: Case) -> Split | None:
         """The model as it is cut at a case; None where it is not."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.api.compile import compile_source
-from quantglow.api.models.families import open_source
+from quantglow.api.models.families import open_late_family, open_source
 from quantglow.api.pipeline.compilation import with_int8_share, with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
@@ -23,7 +23,7 @@ from quantglow.evaluation.accuracy import (
     LayerAccuracy,
 )
 from quantglow.evaluation.layers import MAX_SAMPLES
-from quantglow.evaluation.outputs import output_accuracy, reference
+from quantglow.evaluation.outputs import output_accuracy, reference, shape_notes
 from quantglow.evaluation.report import Report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.export.onnx.model import export_onnx
@@ -49,7 +49,7 @@ from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.errors import OptionError
+from quantglow.support.errors import OptionError, UnsupportedOpError
 from quantglow.support.processes.workers import side_by_side
 from quantglow.transforms.float import optimize
 
@@ -269,13 +269,18 @@ def _compare(
     source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
 ) -> dict[str, Any]:
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
-    graph = family.fitting(checks[0])
+    try:
+        graph = family.fitting(checks[0])
+    except UnsupportedOpError:  # nodes decide sizes
+        graph = open_late_family(source).fitting(checks[0])
     ports = graph.signature.inputs
     with reference(source.serialize(), graph, checks) as references:
         results = [compiled.run(None, declared_only(ports, feeds)) for feeds in checks]
         expected = references()
     outputs = output_accuracy(graph, results, expected.outputs)
-    return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
+    names = [name for name, _ in graph.outputs]
+    notes = (*expected.notes, *shape_notes(names, results, expected.outputs))
+    return {"outputs": outputs, "compared_with": expected.name, "notes": notes}
 
 
 def _layer_op_type(weights: Weights) -> str:

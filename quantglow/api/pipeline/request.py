@@ -23,7 +23,13 @@ from quantglow.profiling.samples.feeds import first_feeds
 from quantglow.quantization.accuracy_control import DROP_TYPES, Contract, DropType
 from quantglow.quantization.options import COMPILED, ProfileWith, QuantizationConfig
 from quantglow.support import debug
-from quantglow.support.errors import OptionError, QuantglowError, UnsupportedOpError
+from quantglow.support.errors import (
+    ModelError,
+    OptionError,
+    QuantglowError,
+    TypeRuleError,
+    UnsupportedOpError,
+)
 from quantglow.support.options import (
     ANY,
     NUMBER,
@@ -216,14 +222,15 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
                 if first:
                     _try_out(family, first)
         except UnsupportedOpError as error:
-            with suppress(UnsupportedOpError):
+            with suppress(UnsupportedOpError, TypeRuleError, ModelError):
                 late_family = open_float_late_family(model, input_shapes)
                 if not late_family.signature.is_free:
                     _try_out(late_family, Case.of(late_family.signature.default or {}))
                 first, data = _first_case(late_family, data)
-                _try_out(late_family, first or case)
-                # A tail that is cut serves all sizes, also where each would have a graph.
-                if not late_family.is_of_one_size:
+                # Sizes that agree only in a run, as equal ones of two results, have no graph.  A
+                # tail that is cut serves them, and all sizes, also where each would have a graph.
+                is_complete = not late_family.graph_at(first or case).has_free_sizes
+                if is_complete and not late_family.is_of_one_size:
                     return Imported(model, late_family, data, None, seconds)
             cut = _cut(model, case, error)
             head = cut.split.head

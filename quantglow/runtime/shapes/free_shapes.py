@@ -33,12 +33,7 @@ from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.saving import Freedom
 from quantglow.runtime.shapes.background import Meanwhile
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
-from quantglow.runtime.shapes.late_programs import (
-    NO_PROGRAM,
-    LateExecutable,
-    LatePrograms,
-    OrParts,
-)
+from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms, OrParts
 from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
 from quantglow.runtime.shapes.specializations import (
     AtCase,
@@ -166,11 +161,12 @@ class FreeShapes(Concise):
         first = self._cache.first
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else served_case(first)
+        values = None if case is None else case.value_map
         if graph.has_free_sizes:  # a file has graphs of plain sizes
             graph, case = self.opened.graph, None
         if self.freedom is None:
             return graph, None
-        freedom = self.freedom(Case.of({}) if case is None else case, graph)
+        freedom = self.freedom(Case.of({}, values) if case is None else case, graph)
         general = () if case is None else self.generals.graphs_at(case)
         small = tuple(each for each in general if each.share_added(graph) <= MOST_ADDED)
         return graph, replace(freedom, general=small)
@@ -360,14 +356,10 @@ class FreeShapes(Concise):
         runs: LateExecutable | OrParts = executable
         if self.fallback is not None:
             refusals = None if program.is_int8 else Counter[Hashable]()
-            parts = partial(self._in_parts, self.fallback, case)
+            parts = partial(self.fallback.in_parts, case)
             runs = OrParts(executable, parts, refusals=refusals)
         build = Build(runs, *facts, segments=program.segments, is_part=True)
         return AtCase(self.signature, self.shared_graph_at, build, case)
-
-    def _in_parts(self, fallback: Fallback, case: Case) -> Executable:
-        """The model in parts at a case."""
-        return fallback(case, (NO_PROGRAM,)).build.executable
 
     @cached_property
     def late(self) -> LatePrograms:

@@ -24,6 +24,7 @@ from quantglow.runtime.shapes.general_segments import SegmentedProgram
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.observing import observer
+from quantglow.transforms.partition import Executable
 
 FOR_ONE, FOR_ALL, WHOLE = "for this shape", "for all shapes", "where it cannot be compiled"
 MEANWHILE = "while it is compiled"
@@ -305,6 +306,10 @@ class Fallback(Protocol):
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
 
+    def in_parts(self, case: Case) -> Executable:
+        """The model in parts at a case whose program does not serve all feeds: other ones do not
+        become settled by it."""
+
     def settled_program(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
 
@@ -333,6 +338,10 @@ class FallbackOnUse:
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
         return self._fallback(case, reasons)
+
+    def in_parts(self, case: Case) -> Executable:
+        """The model in parts at a case whose program does not serve all feeds."""
+        return self._fallback.in_parts(case)
 
     @cached_property
     def _fallback(self) -> Fallback:

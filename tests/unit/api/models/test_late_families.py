@@ -239,3 +239,71 @@ def test_where_each_size_has_a_program_the_model_is_cut(tmp_path: object) -> Non
         fresh = qg.load(f"{tmp_path}/cut.qgm", num_threads=1)
         for one, other in zip(compiled.run(None, feeds), fresh.run(None, feeds), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_other_threads_give_the_same_bits_after_a_run_in_parts() -> None:
+    """A product of rows chosen by two columns: of no rows by some, its size is read by nothing."""
+    nodes = [node("MatMul", ["x", "w0"], ["a"])]
+    for number, result in enumerate(("some", "few")):
+        nodes += [
+            node("Gather", ["x", f"column{number}"], [f"c{number}"], axis=1),
+            node("Greater", [f"c{number}", "zero"], [f"positive{number}"]),
+            node("Compress", ["a", f"positive{number}"], [result], axis=0),
+        ]
+    nodes += [node("Transpose", ["few"], ["turned"]), node("MatMul", ["some", "turned"], ["y"])]
+    model = chosen_twice()
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.extend(nodes)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, None])
+    model.graph.output.append(y)
+    samples = [with_chosen(some, few, seed=some) for some, few in ((7, 5), (9, 3), (12, 12))]
+    compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
+    assert isinstance(compiled, qg.CompiledModel)
+    (expected,) = compiled.run(None, samples[0])
+    empty = with_chosen(0, 0)
+    empty["x"][:3, 1] = 1
+    assert compiled.run(None, empty)[0].shape == (0, 3)
+    np.testing.assert_array_equal(compiled.with_num_threads(2).run(None, samples[0])[0], expected)
+
+
+def test_sizes_that_agree_only_in_a_run_are_behind_a_cut() -> None:
+    """All rows are chosen, which a bias for so many of them asks for."""
+    model = chosen_twice()
+    del model.graph.node[4:], model.graph.output[1:]
+    model.graph.node.append(node("Add", ["some", "rows"], ["sum"]))
+    model.graph.node.append(node("MatMul", ["sum", "w1"], ["y0"]))
+    table = floats(ROWS, COLUMNS, seed=1)
+    model.graph.initializer.append(numpy_helper.from_array(table, "rows"))
+    samples = [with_chosen(ROWS, 1, seed) for seed in range(3)]
+    compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
+    (result,), (expected,) = compiled.run(None, samples[0]), by_onnxruntime(model, samples[0])
+    assert np.abs(result - expected).max() < 0.1 * np.abs(expected).max()
+
+
+def test_a_file_knows_which_values_decide_beside_late_sizes(tmp_path: object) -> None:
+    model = chosen_twice()
+    model.graph.input.append(helper.make_tensor_value_info("times", TensorProto.INT64, [2]))
+    model.graph.node.append(node("Tile", ["y1", "times"], ["tiled"]))
+    info = helper.make_tensor_value_info("tiled", TensorProto.FLOAT, [None, None])
+    model.graph.output.append(info)
+
+    def sample(count: int, seed: int) -> dict[str, Array]:
+        return {**with_chosen(7, 3, seed), "times": np.array([count, 1])}
+
+    samples = [sample(2, seed) for seed in range(3)]
+    compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
+    compiled.save(f"{tmp_path}/late.qgm")
+    loaded = qg.load(f"{tmp_path}/late.qgm", num_threads=1)
+    for count in (3, 1, 2):
+        feeds = sample(count, seed=5)
+        for one, other in zip(loaded.run(None, feeds), compiled.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_weights_in_groups_are_compared_with_float_behind_late_sizes() -> None:
+    samples = [with_chosen(some, few, seed=some) for some, few in ((7, 3), (9, 0), (12, 12))]
+    compiled = qg.quantize_and_compile(
+        chosen_twice(), samples, weights="int4", progress=False, num_threads=1
+    )
+    assert isinstance(compiled, qg.CompiledModel)
+    assert [output.name for output in compiled.report.outputs] == ["y0", "y1"]
