@@ -294,6 +294,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         deciding,
         opened,
         saved.digest,
+        bool((saved.free or {}).get("late")),
     )
 
 

@@ -384,6 +384,7 @@ def free_programs(
         built.freedom,
         family.deciding,
         built.opened,
+        is_late=built.is_late,
         most_values=most_values,
     )
 

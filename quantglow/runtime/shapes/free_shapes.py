@@ -53,7 +53,9 @@ from quantglow.support.errors import (
     CompileBudgetError,
     FallbackError,
     InputError,
+    ModelError,
     QuantglowError,
+    TypeRuleError,
     UndecidedError,
     UnsupportedOpError,
 )
@@ -94,7 +96,8 @@ class FreeShapes(Concise):
     this, given the graph of a case.  ``opened`` is what a file has.  ``deciding`` are the inputs
     whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
     ``identity`` stands for all of a model's contents in the names of stored programs; it is empty
-    for one that comes from no file.
+    for one that comes from no file.  ``is_late``: nodes decide sizes.  These may agree in a run
+    only: then there is no graph, and the fallback runs the model in parts.
     """
 
     signature: Signature
@@ -105,6 +108,7 @@ class FreeShapes(Concise):
     deciding: tuple[str, ...] = ()
     opened: Opened = NOTHING_OPENED
     identity: str = ""
+    is_late: bool = False
     most_values: int = MOST_VALUES
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
@@ -341,6 +345,8 @@ class FreeShapes(Concise):
                 raise
             if self.fallback and isinstance(error, UnsupportedOpError | FallbackError):
                 return self.fallback(case, error.reasons)
+            if self.is_late and self.fallback and isinstance(error, ModelError | TypeRuleError):
+                return self.fallback(case, (str(error),))
             said = str(error).rstrip(".")
             if "Remedy: " not in said:
                 said += ". Remedy: feed shapes that its operators agree with"
