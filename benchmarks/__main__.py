@@ -22,6 +22,7 @@ FOLDERS = {
         "bindings",
         "weight_groups",
         "loops",
+        "late_sizes",
         "decode",
         "throughput",
         "trace",
