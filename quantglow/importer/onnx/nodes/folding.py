@@ -84,20 +84,38 @@ LOOP_WORK = 20_000
 SLOW_PRODUCT = 100
 """The same for a multiply-accumulate of types for which NumPy has no fast product."""
 
+LARGEST_CODE = 2**30
+"""Codes below stay integers of 32 bits when a zero point is added."""
+
 _SMALL = 4096
 
 
 def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -> bool:
-    """Whether the node has one result, and it is known: no random numbers, no subgraphs."""
+    """Whether the node has one result, and it is known: no random numbers, no subgraphs; and
+    whether the evaluator gives it as ONNX says."""
     kinds = {attribute.type for attribute in proto.attribute}
     if proto.op_type in _RANDOM or onnx.AttributeProto.GRAPH in kinds:
         return False
     if opset < _CHANGED.get(proto.op_type, 0):
         return False
-    return all(
-        isinstance(value, KnownValue) and not isinstance(value, KnownSizes)
+    known = [
+        value.array
         for value in operands.values()
-    )
+        if isinstance(value, KnownValue) and not isinstance(value, KnownSizes)
+    ]
+    if len(known) < len(operands):
+        return False
+    return proto.op_type != "QuantizeLinear" or _are_in_range(*known[:2])
+
+
+def _are_in_range(x: Array, scale: Array) -> bool:
+    """Whether codes fit 32 bits before they are saturated: the evaluator adds the zero point to the
+    integer of a larger quotient, or of an infinity, which then has the wrong sign."""
+    with np.errstate(all="ignore"):
+        quotients = np.abs(np.asarray(x, np.float64)) / np.abs(np.asarray(scale, np.float64)).min(
+            initial=np.inf
+        )
+    return bool((quotients < LARGEST_CODE).all())
 
 
 def fold(

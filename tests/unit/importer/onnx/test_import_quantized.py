@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.export.onnx.model import export_onnx
@@ -252,3 +252,30 @@ def test_scales_that_do_not_fit_their_axis_are_malformed() -> None:
     y = m.quantize(m.input(3, 8), [0.1] * 3, [1] * 3, UINT8, axis=1)
     with pytest.raises(qg.ModelError, match=f"node_{y}.*3 scales do not fit axis 1"):
         qg.import_model(m.model(y))
+
+
+@pytest.mark.parametrize("point", [-5, 9])
+def test_constants_beyond_32_bits_are_saturated(point: int) -> None:
+    """The evaluator of ONNX gives infinities and large numbers the other sign."""
+    known = np.array([[-np.inf, np.inf, 3e9, -3e9, 1, 0]], np.float32)
+    values = {"k": known, "s": np.float32(0.02), "z": np.int8(point)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["k", "s", "z"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+            helper.make_node("Add", ["d", "x"], ["y"]),
+        ],
+        "saturated",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6]),
+            helper.make_tensor_value_info("q", TensorProto.INT8, [1, 6]),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.zeros((1, 6), np.float32)
+    y, q = qg.compile(model, num_threads=1).run(None, {"x": x})
+    np.testing.assert_array_equal(q, [[-128, 127, 127, -128, 50 + point, point]])
+    for one, other in zip((y, q), by_onnxruntime(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(one, other)
