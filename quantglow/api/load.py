@@ -269,6 +269,8 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         if saved.graph.outputs:
             signature.check(case.shape_map)
         is_model = _is_whole(saved.graph, signature)
+        if saved.graph.outputs and not is_model and (saved.free or {}).get("late"):
+            raise ValueError("its graph has other outputs than the model")
         kinds = [node.type for _, node in saved.graph.outputs]
         if is_model and not are_outputs(signature.outputs, kinds):
             raise ValueError("its graph has outputs of other types than it declares")
@@ -281,7 +283,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             f"what the model says of its free dimensions is damaged: {error!r}. Remedy: save the "
             "model again."
         ) from error
-    source = Reopened(saved, compiler)
+    source = Reopened(saved, compiler, signature)
     deciding = tuple((case.value_map or {}).keys())
     is_program = is_model and not (saved.free or {}).get("late")  # else it is for one sample
     opened = Opened(saved.graph, case if is_program else None, general)
@@ -306,10 +308,18 @@ class Reopened:
 
     saved: SavedModel
     compiler: Compiler
+    signature: Signature
 
     def graph_at(self, case: FreeCase) -> Graph:
-        """The graph to compile for a case."""
-        return self._origin.graph_at(case)
+        """The graph to compile for a case.  Raises ``FileFormatError`` for one with other outputs
+        than the file declares."""
+        graph = self._origin.graph_at(case)
+        if not _is_whole(graph, self.signature):
+            raise FileFormatError(
+                "the model in the file has other outputs than it declares. Remedy: save the model "
+                "again."
+            )
+        return graph
 
     def fallback(self) -> Fallback:
         """onnxruntime, for cases in which the model cannot be compiled."""
