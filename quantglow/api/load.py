@@ -189,7 +189,7 @@ def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
     programs = _reopen(saved, compiler)
     case, signature = programs.opened.case, programs.signature
-    if saved.free.get("late") and not signature.is_free and not programs.deciding:
+    if saved.is_late and not signature.is_free and not programs.deciding:
         case = Case.of(signature.default or {})
     if case is not None:
         programs.prepare(case)
@@ -269,7 +269,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         if saved.graph.outputs:
             signature.check(case.shape_map)
         is_model = _is_whole(saved.graph, signature)
-        if saved.graph.outputs and not is_model and (saved.free or {}).get("late"):
+        if saved.graph.outputs and not is_model and saved.is_late:
             raise ValueError("its graph has other outputs than the model")
         kinds = [node.type for _, node in saved.graph.outputs]
         if is_model and not are_outputs(signature.outputs, kinds):
@@ -285,7 +285,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         ) from error
     source = Reopened(saved, compiler, signature)
     deciding = tuple((case.value_map or {}).keys())
-    is_program = is_model and not (saved.free or {}).get("late")  # else it is for one sample
+    is_program = is_model and not saved.is_late
     opened = Opened(saved.graph, case if is_program else None, general)
     return FreeShapes(
         signature,
@@ -296,7 +296,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         deciding,
         opened,
         saved.digest,
-        bool((saved.free or {}).get("late")),
+        saved.is_late,
     )
 
 

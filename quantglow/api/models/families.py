@@ -35,7 +35,7 @@ from quantglow.quantization.qdq.stored_weights import (
     with_stored_weights,
 )
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.saved.saving import Freedom, SavedModel
+from quantglow.runtime.saved.saving import LATE, Freedom, SavedModel
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, NOTHING_OPENED, FreeShapes, Opened
 from quantglow.runtime.shapes.specializations import (
     Fallback,
@@ -61,9 +61,6 @@ LOOPS = "loops"
 
 LOOP_TYPES = ("Loop", "Scan")
 """Operators whose trips have a driver of their own (``runtime.hybrid.loop``)."""
-
-LATE = "late"
-"""Entry of files of models in which nodes decide sizes."""
 
 CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
 
@@ -133,11 +130,10 @@ def open_float_late_family(model: Any, input_shapes: InputShapes | None = None) 
     return _late_family(open_source(model), input_shapes, float_graph)
 
 
-def _float_family(source: Source, is_late: bool) -> Family:
-    """The optimized float graphs of a model."""
-    if is_late:
-        return _late_family(source, None, float_graph)
-    return _family(source, None, float_graph)
+def _reopen_family(source: Source, finish: Callable[[Graph], Graph], is_late: bool) -> Family:
+    """The graphs of the model in a file; ``is_late``: to its end, also behind nodes that decide
+    sizes."""
+    return (_late_family if is_late else _family)(source, None, finish)
 
 
 def _late_family(
@@ -181,11 +177,6 @@ def _family(
 def _ready(graph: Graph) -> Graph:
     """An imported graph as it is compiled: optimized, int8 where the model comes quantized."""
     return fuse_quantized(graph) if is_quantized(graph) else optimize(graph)
-
-
-def _open_again(source: Source, is_late: bool) -> Family:
-    """The graphs to compile of the model in a file."""
-    return open_late_family(source) if is_late else open_family(source)
 
 
 def float_graph(graph: Graph) -> Graph:
@@ -232,7 +223,7 @@ class FamilyOrigin:
         free = saved.free or {}
         source = restore_source(saved)
         if free.get("decisions") is None:
-            return FamilyOrigin(_open_again(source, bool(free.get(LATE))))
+            return FamilyOrigin(_reopen_family(source, _ready, saved.is_late))
         try:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
@@ -242,7 +233,7 @@ class FamilyOrigin:
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return FamilyOrigin(_float_family(source, is_late=bool(free.get(LATE))), decided)
+        return FamilyOrigin(_reopen_family(source, float_graph, saved.is_late), decided)
 
     def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
@@ -269,7 +260,7 @@ class Built:
         """The family itself; of an int8 model, that of its file."""
         if not self.decided:
             return FamilyOrigin(self.family)
-        return FamilyOrigin(self._float_family_of(self.source), self.decided)
+        return FamilyOrigin(self._reopen(self.source), self.decided)
 
     @property
     def opened(self) -> Opened:
@@ -283,8 +274,9 @@ class Built:
         """Whether nodes decide sizes."""
         return isinstance(self.family, LateFamily)
 
-    def _float_family_of(self, source: Source) -> Family:
-        return _float_family(source, is_late=self.is_late)
+    def _reopen(self, source: Source) -> Family:
+        """The float graphs of a model that a file has."""
+        return _reopen_family(source, float_graph, self.is_late)
 
     @cached_property
     def source(self) -> Source:
@@ -296,10 +288,10 @@ class Built:
     def _stored(self) -> tuple[Content, importer.Places]:
         """The model of an int8 file, and where its weights are."""
         graphs = [decided.graph for decided in (self.decided or {}).values()]
-        return importer.store(self._opened, self._constants, self.is_same, graphs)
+        return importer.store(self._made_from, self._constants, self.is_same, graphs)
 
     @property
-    def _opened(self) -> Source:
+    def _made_from(self) -> Source:
         """The model that the graphs are made of."""
         source = self.family.source
         assert isinstance(source, Source), "families with free dimensions come from a model"
@@ -313,9 +305,11 @@ class Built:
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
-        free |= {"values": case.value_map, LOOPS: True, LATE: self.is_late}
+        free |= {"values": case.value_map, LOOPS: True}
+        if self.is_late:
+            free[LATE] = True
         if not self.decided:
-            source, places = importer.store(self._opened, _constant_nodes(graph), None)
+            source, places = importer.store(self._made_from, _constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
@@ -332,7 +326,7 @@ class Built:
 
     def is_same(self, source: Source) -> bool:
         """Whether another model gives the main one of the int8 graphs that were decided on."""
-        family = self._float_family_of(source)
+        family = self._reopen(source)
         (values, main), *_ = (self.decided or {}).items()
         try:
             graph = family.graph_at(replace(_graph_case(main.graph, values), late=main.late))

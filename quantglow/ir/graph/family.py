@@ -135,8 +135,8 @@ class Case(FreeCase):
         """The case from the result of ``to_json``.  Raises ``TypeError`` or ``ValueError``."""
         shapes, values = data
         case = Case.of({str(name): tuple(map(int, shape)) for name, shape in shapes.items()})
-        known = None if values is None else Case.of({}, values_from_json(values)).values
-        return replace(case, values=known)
+        deciding = None if values is None else Case.of({}, values_from_json(values)).values
+        return replace(case, values=deciding)
 
     @property
     def whatever_values(self) -> Case:

@@ -24,7 +24,7 @@ from quantglow.support.pages import (
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
-BODY_VERSION, TAIL_WEIGHTS_VERSION = 10, 11
+BODY_VERSION, TAIL_WEIGHTS_VERSION, LATE_VERSION = 10, 11, 12
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
@@ -84,6 +84,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         SHARED_VERSION,
         PACKED_VERSION,
         newest_version(members),
+        LATE_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != manifest_digest(manifest):
@@ -102,8 +103,10 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         raise ValueError(f"members missing or unknown: {odd[:5]}")
 
 
-def newest_version(members: Collection[str]) -> int:
-    """The version that is written for such members."""
+def newest_version(members: Collection[str], *, is_late: bool = False) -> int:
+    """The version that is written for such members; ``is_late``: the graph is of one sample."""
+    if is_late:
+        return LATE_VERSION
     if TAIL_WEIGHTS in members:
         return TAIL_WEIGHTS_VERSION
     if BODY in members:

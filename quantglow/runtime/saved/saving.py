@@ -60,6 +60,9 @@ Version 11 has weights of the tail once, where files in it have them (``tail_wei
 
     tail_weights.json places of these weights
 
+Version 12 is of models in which nodes decide sizes, as free.json says: the graph is that of one
+sample, for the weights that layers read as integers, and no program.
+
 There is no pickle.  Files are not trusted: members are not extracted, their
 expansion is limited, and every byte is checked against its hash before it is parsed.
 """
@@ -125,6 +128,9 @@ from quantglow.version import __version__
 
 StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
 """The text of a graph, its constants by name, and its scales."""
+
+LATE = "late"
+"""Entry of files of models in which nodes decide sizes."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +222,11 @@ class SavedModel:
     digest: str = ""
     code: IncludedCode | None = None
 
+    @property
+    def is_late(self) -> bool:
+        """Whether nodes of the model decide sizes: its graph is that of one sample, no program."""
+        return bool((self.free or {}).get(LATE))
+
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
         arrays = [array for graph in (self.graph, *self.cases) for array in constant_arrays(graph)]
@@ -293,9 +304,10 @@ def contents(
         members |= tail.members()
     if code is not None:
         members |= code.members()
+    is_late = freedom is not None and bool(freedom.free.get(LATE))
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": newest_version(members),
+        "version": newest_version(members, is_late=is_late),
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(arrays) for arrays in constants[1 : len(graphs)]],

@@ -98,24 +98,22 @@ def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -
         return False
     if opset < _CHANGED.get(proto.op_type, 0):
         return False
-    known = [
+    arrays = [
         value.array
         for value in operands.values()
         if isinstance(value, KnownValue) and not isinstance(value, KnownSizes)
     ]
-    if len(known) < len(operands):
+    if len(arrays) < len(operands):
         return False
-    return proto.op_type != "QuantizeLinear" or _are_in_range(*known[:2])
+    return proto.op_type != "QuantizeLinear" or _are_in_range(*arrays[:2])
 
 
 def _are_in_range(x: Array, scale: Array) -> bool:
-    """Whether codes fit 32 bits before they are saturated: the evaluator adds the zero point to the
-    integer of a larger quotient, or of an infinity, which then has the wrong sign."""
+    """Whether codes fit 32 bits before they are saturated: to the integer of a larger quotient, or
+    of an infinity, the evaluator adds the zero point, and the sum has the wrong sign."""
     with np.errstate(all="ignore"):
-        quotients = np.abs(np.asarray(x, np.float64)) / np.abs(np.asarray(scale, np.float64)).min(
-            initial=np.inf
-        )
-    return bool((quotients < LARGEST_CODE).all())
+        smallest = np.abs(scale.astype(np.float64)).min(initial=np.inf)
+        return bool((np.abs(x.astype(np.float64)) < LARGEST_CODE * smallest).all())
 
 
 def fold(
