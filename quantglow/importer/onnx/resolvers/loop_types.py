@@ -7,8 +7,8 @@ a trip gives what it took.  The first axis of stacked values is the number of tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnx import helper
@@ -22,9 +22,15 @@ MOST_NBYTES = 1 << 14
 """Maximum size of constants whose elements inference sees: more decide no shape."""
 
 
+MOST_INFERENCES = 512
+"""Maximum number of inferences for a node: each axis that grows may need one more of the body, and
+of each loop inside of it."""
+
+
 def looping_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """The types of the results of a model's only node, if that is a Loop or has one inside, as far
-    as they are known; else nothing."""
+    as they are known; else nothing.  Raises ``RuntimeError`` where that takes too many inferences,
+    as loops inside of each other may be made to need."""
     (node,) = model.graph.node
     rule = _rule_for(node)
     if rule is None:
@@ -35,11 +41,15 @@ def looping_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Values around a node: their types, and the ``tensors`` of small ones that are known."""
+    """Values around a node: their types, and the ``tensors`` of small ones that are known.
+
+    ``inferences``: those that are left, for this scope and all that are made of it.
+    """
 
     model: onnx.ModelProto
     types: Types
     tensors: tuple[onnx.TensorProto, ...]
+    inferences: Iterator[int] = field(default_factory=lambda: iter(range(MOST_INFERENCES)))
 
     def within(self, graph: onnx.GraphProto, inputs: Types | None = None) -> _Scope:
         """The scope of a graph before its first node."""
@@ -74,6 +84,8 @@ class _Scope:
 
     def inferring(self, nodes: Sequence[onnx.NodeProto]) -> _Scope:
         """The scope with the types that ONNX infers for the results of nodes."""
+        if next(self.inferences, None) is None:
+            raise RuntimeError(f"its loops need more than {MOST_INFERENCES} inferences")
         read = {name for node in nodes for name in names_read_by(node)}
         tensors = {tensor.name: tensor for tensor in self.tensors if tensor.name in read}
         inputs = [

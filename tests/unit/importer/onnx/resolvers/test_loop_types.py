@@ -292,3 +292,24 @@ def test_a_condition_that_is_given_is_an_operand() -> None:
     source = open_model(model_of(nodes, inputs, {"last": FLOAT}))
     graph = source.to_the_end(Case.of({"x": (2, 3), "go": ()}))
     assert external_shapes(graph) == {"last": (None, 3)}
+
+
+def nested(depth: int, rank: int) -> onnx.GraphProto:
+    """A body in which each trip makes another axis grow, around one that begins anew."""
+    state, longer, after = f"state{depth}", f"longer{depth}", f"next{depth}"
+    nodes = [
+        node("Concat", [state, state], [longer], axis=0),
+        node("Transpose", [longer], [after], perm=[*range(1, rank), 0]),
+    ]
+    if depth:
+        body = nested(depth - 1, rank)
+        nodes.insert(0, node("Loop", ["trips", "", "fresh"], [f"inner{depth}"], body=body))
+    return body_of(nodes, {state: FLOAT}, {after: FLOAT})
+
+
+def test_inferring_loops_inside_of_each_other_ends() -> None:
+    sizes = [2] * 8
+    state, captured = {"s": (FLOAT, sizes)}, {"fresh": sizes}
+    assert types_of(nested(1, 8), state, ["last"], captured) == {"last": (None,) * 8}
+    with pytest.raises(RuntimeError, match="more than 512 inferences"):
+        types_of(nested(6, 8), state, ["last"], captured)
