@@ -58,7 +58,7 @@ def add_point(
     """Let what reads a value read it with some rows changed: those whose first element is positive
     are gathered, computed with, and scattered back.  Their number is 0, 1 or more."""
     inner = int(np.prod(shape[1:]))
-    known = {
+    constants = {
         "wide": np.array([shape[0], -1]),
         "first": np.array(0),
         "zero": np.array(0, np.float32),
@@ -90,7 +90,7 @@ def add_point(
         node("ScatterND", "value places new", "changed"),
     ]
     insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
 
 
 def add_loop(
@@ -106,7 +106,7 @@ def add_loop(
     if shape[0] * inner > MOST_ELEMENTS:
         add_point(graph, name, shape, rng)
         return
-    known = {
+    constants = {
         "wide": np.array([shape[0], -1]),
         "first": np.array(0),
         "zero": np.array(0, np.float32),
@@ -176,7 +176,7 @@ def add_loop(
         node("Reshape", "after mean, back", "changed"),
     ]
     insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in known.items())
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
 
 
 def _mean(

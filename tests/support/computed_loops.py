@@ -24,7 +24,7 @@ def body_of(
     *,
     holds: str = "",
     prefix: str = "",
-    known: Mapping[str, Array] | None = None,
+    constants: Mapping[str, Array] | None = None,
 ) -> onnx.GraphProto:
     """A body that takes carried values and gives others, each with its element type; ``holds``: the
     condition behind a trip, by default the one before it.  Names of both begin with ``prefix``."""
@@ -35,7 +35,7 @@ def body_of(
         [value(trip, INTEGER, []), value(before, CONDITION, [])]
         + [value(name, kind, None) for name, kind in carried.items()],
         [value(after, CONDITION, [])] + [value(name, kind, None) for name, kind in ends.items()],
-        [numpy_helper.from_array(array, name) for name, array in (known or {}).items()],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
 
 
@@ -43,7 +43,7 @@ def model_of(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, tuple[int, Sequence[Any]]],
     outputs: Mapping[str, int],
-    known: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
     opset: int = 17,
 ) -> onnx.ModelProto:
     """A model; outputs have no declared shape."""
@@ -52,7 +52,10 @@ def model_of(
         "computed",
         [value(name, kind, dims) for name, (kind, dims) in inputs.items()],
         [value(name, kind, None) for name, kind in outputs.items()],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in (known or {}).items()],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in (constants or {}).items()
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 

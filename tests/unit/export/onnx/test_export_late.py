@@ -102,7 +102,7 @@ def model_of(
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[str],
     outputs: Mapping[str, int],
-    **known: object,
+    **constants: object,
 ) -> onnx.ModelProto:
     """Nodes from float inputs [.., 4] to outputs of any shape."""
     graph = helper.make_graph(
@@ -110,7 +110,7 @@ def model_of(
         "late",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n} rows", 4]) for n in inputs],
         [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in known.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

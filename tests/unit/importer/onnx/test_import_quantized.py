@@ -257,8 +257,8 @@ def test_scales_that_do_not_fit_their_axis_are_malformed() -> None:
 @pytest.mark.parametrize("point", [-5, 9])
 def test_constants_beyond_32_bits_are_saturated(point: int) -> None:
     """The evaluator of ONNX gives infinities and large numbers the other sign."""
-    known = np.array([[-np.inf, np.inf, 3e9, -3e9, 1, 0]], np.float32)
-    values = {"k": known, "s": np.float32(0.02), "z": np.int8(point)}
+    constants = np.array([[-np.inf, np.inf, 3e9, -3e9, 1, 0]], np.float32)
+    values = {"k": constants, "s": np.float32(0.02), "z": np.int8(point)}
     graph = helper.make_graph(
         [
             helper.make_node("QuantizeLinear", ["k", "s", "z"], ["q"]),

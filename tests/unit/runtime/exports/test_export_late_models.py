@@ -105,7 +105,7 @@ def test_shapes_of_inputs_may_be_fixed() -> None:
 
 
 def model_of(
-    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], **known: object
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], **constants: object
 ) -> onnx.ModelProto:
     """Nodes from float inputs [.., 4] to ``y``."""
     graph = helper.make_graph(
@@ -113,7 +113,7 @@ def model_of(
         "late",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, [f"{n} rows", 4]) for n in inputs],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in known.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -156,8 +156,8 @@ def test_equal_sizes_of_results_are_not_taken_for_one() -> None:
     ]
     flat = [node("Reshape", [f"{name} mask", "flat"], [f"{name} flat"]) for name in "ab"]
     nodes = [*nodes[:2], *flat, *nodes[2:]]
-    known = {"zero": ZERO, "flat": np.array([-1]), "column": np.array([-1, 1])}
-    model = model_of(nodes, ["a", "b"], **known)
+    constants = {"zero": ZERO, "flat": np.array([-1]), "column": np.array([-1, 1])}
+    model = model_of(nodes, ["a", "b"], **constants)
     session = exported(programs_of(model), {name: with_positives(8) for name in "ab"})
     for counts in ((3, 5), (4, 4), (1, 6), (0, 3), (7, 1)):
         pairs = zip("ab", counts, strict=True)

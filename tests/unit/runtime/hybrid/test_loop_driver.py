@@ -175,14 +175,14 @@ def nested_loop() -> onnx.ModelProto:
         node("Loop", ["times", "", "grown", "grown"], ["late", "twice"], body=second),
         node("MatMul", ["twice", "w"], ["y"]),
     ]
-    known = {
+    constants = {
         "w": np.random.default_rng(2).normal(size=(WIDTH, WIDTH)).astype(np.float32) / 3,
         "two": np.array(2),
         "three": np.array(3),
     }
     inputs = {"x": (FLOAT, ["rows", WIDTH]), "trips": (INTEGER, []), "times": (INTEGER, [])}
     outputs = {"last": FLOAT, "late": FLOAT, "y": FLOAT}
-    return model_of(outer, inputs, outputs, known)
+    return model_of(outer, inputs, outputs, constants)
 
 
 def test_loops_behind_loops_with_branches_and_loops_inside() -> None:

@@ -59,14 +59,14 @@ def pairing(rows: Any = ROWS, columns: Any = COLUMNS) -> onnx.ModelProto:
         node("Add", ["values", "values"], ["doubled"]),
         node("ScatterND", ["x", "index", "doubled"], ["whole"]),
     ]
-    known = {"zero": np.float32(0), "pair": np.array([-1, 2]), "w": floats(2, 5)}
+    constants = {"zero": np.float32(0), "pair": np.array([-1, 2]), "w": floats(2, 5)}
     ends = {"most": [], "y": [None, 5], "whole": [rows, columns]}
     graph = helper.make_graph(
         nodes,
         "pairing",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, columns])],
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n, dims in ends.items()],
-        [numpy_helper.from_array(array, name) for name, array in known.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -210,14 +210,14 @@ def choosing_largest() -> onnx.ModelProto:
         node("Reshape", ["largest", "column"], ["rows"]),
         node("MatMul", ["rows", "w"], ["y"]),
     ]
-    known = {"zero": np.float32(0), "two": np.array([2]), "column": np.array([-1, 1])}
-    known["w"] = floats(1, 3)
+    constants = {"zero": np.float32(0), "two": np.array([2]), "column": np.array([-1, 1])}
+    constants["w"] = floats(1, 3)
     graph = helper.make_graph(
         nodes,
         "largest",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])],
-        [numpy_helper.from_array(array, name) for name, array in known.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -369,13 +369,13 @@ def distinct(*results: str) -> onnx.ModelProto:
         node("Reshape", ["values", "column"], ["rows"]),
         node("MatMul", ["rows", "w"], ["y"]),
     ]
-    known = {"column": np.array([-1, 1]), "w": floats(1, 16)}
+    constants = {"column": np.array([-1, 1]), "w": floats(1, 16)}
     graph = helper.make_graph(
         nodes,
         "distinct",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["size"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 16])],
-        [numpy_helper.from_array(array, name) for name, array in known.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

@@ -39,7 +39,7 @@ def types_of(
     carried: Mapping[str, tuple[int, Sequence[int]]],
     results: Sequence[str],
     captured: Mapping[str, Sequence[int | None]] | None = None,
-    known: Mapping[str, Array] | None = None,
+    constants: Mapping[str, Array] | None = None,
 ) -> dict[str, Dims]:
     """The dimensions of the results of a Loop with a computed number of trips."""
     loop = node("Loop", ["trips", "", *carried], list(results), body=body)
@@ -50,7 +50,7 @@ def types_of(
         + [value(name, kind, dims) for name, (kind, dims) in carried.items()]
         + [value(name, FLOAT, dims) for name, dims in (captured or {}).items()],
         [],
-        [onnx.numpy_helper.from_array(array, name) for name, array in (known or {}).items()],
+        [onnx.numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     types = looping_types(helper.make_model(graph, opset_imports=opsets, ir_version=8))
@@ -115,8 +115,8 @@ def test_shape_arithmetic_in_the_body_is_computed() -> None:
         node("Concat", ["minus", "columns"], ["target"], axis=0),
         node("Reshape", ["state", "target"], ["next"]),
     ]
-    known = {"last": np.array([1]), "minus": np.array([-1])}
-    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT}, known=known)
+    constants = {"last": np.array([1]), "minus": np.array([-1])}
+    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT}, constants=constants)
     assert types_of(body, STATE, ["last value"], {"table": [9, 4]}) == {"last value": (2, 4)}
 
 
@@ -131,8 +131,8 @@ def test_weights_inside_of_a_body_have_types(large: bool) -> None:
         node("MatMul", ["v", "turned"], ["out"]),
         node("Identity", ["state"], ["next"]),
     ]
-    known = {"turn": np.zeros((4, 4), np.float32)}
-    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT, "out": FLOAT}, known=known)
+    constants = {"turn": np.zeros((4, 4), np.float32)}
+    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT, "out": FLOAT}, constants=constants)
     assert types_of(body, STATE, ["last", "rows"]) == {"last": (2, 4), "rows": (None, rows, 2)}
 
 
@@ -149,7 +149,7 @@ def test_a_loop_in_a_body_has_types_of_its_own() -> None:
         node("Add", ["state", "sum"], ["next"]),
     ]
     body = body_of(
-        nodes, {"state": FLOAT}, {"next": FLOAT, "stack": FLOAT}, known={"first": np.array([0])}
+        nodes, {"state": FLOAT}, {"next": FLOAT, "stack": FLOAT}, constants={"first": np.array([0])}
     )
     types = types_of(body, STATE, ["last", "stacks"], {"row": [1, 4]})
     assert types == {"last": (2, 4), "stacks": (None, None, 1, 4)}
@@ -178,7 +178,7 @@ def test_both_branches_of_a_condition_count(looped: bool) -> None:
         node("Equal", ["trip", "two"], ["is two"]),
         node("If", ["is two"], ["next"], **branches),
     ]
-    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT}, known={"two": np.array(2)})
+    body = body_of(nodes, {"state": FLOAT}, {"next": FLOAT}, constants={"two": np.array(2)})
     assert types_of(body, STATE, ["last"], {"row": [1, 4]}) == {"last": (None, 4)}
 
 
@@ -193,7 +193,7 @@ def test_both_branches_of_a_condition_count(looped: bool) -> None:
 def test_a_value_of_another_rank_or_element_type_has_no_type(
     nodes: list[onnx.NodeProto], kind: int
 ) -> None:
-    body = body_of(nodes, {"state": FLOAT}, {"next": kind}, known={"first": np.array([0])})
+    body = body_of(nodes, {"state": FLOAT}, {"next": kind}, constants={"first": np.array([0])})
     assert types_of(body, STATE, ["last"]) == {}
 
 
@@ -257,7 +257,7 @@ def test_a_loop_whose_ranks_change_is_no_part_of_a_graph() -> None:
         [node("Unsqueeze", ["state", "first"], ["next"])],
         {"state": FLOAT},
         {"next": FLOAT},
-        known={"first": np.array([0])},
+        constants={"first": np.array([0])},
     )
     nodes = [node("Loop", ["trips", "", "x"], ["last"], body=body)]
     inputs = {"x": (FLOAT, [2]), "trips": (INTEGER, [])}
@@ -285,7 +285,7 @@ def test_a_condition_that_is_given_is_an_operand() -> None:
         {"state": FLOAT},
         {"next": FLOAT},
         holds="more",
-        known={"zero": np.array(0), "many": np.array(100)},
+        constants={"zero": np.array(0), "many": np.array(100)},
     )
     nodes = [node("Loop", ["", "go", "x"], ["last"], body=body)]
     inputs = {"x": (FLOAT, [2, 3]), "go": (CONDITION, [])}
