@@ -14,13 +14,13 @@ from quantglow.api.models.fallback import (
 )
 from quantglow.api.models.families import (
     Built,
-    build_programs,
     open_family,
     open_late_family,
     settle,
     with_steps,
 )
 from quantglow.api.models.parts import ModelFallback, stage_tail
+from quantglow.api.models.programs import build_programs
 from quantglow.api.options import InputShapes, ModelOptions, OneModel, ProgramOptions
 from quantglow.evaluation.report import build_report
 from quantglow.importer import model_as_onnx

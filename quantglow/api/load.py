@@ -7,7 +7,7 @@ neither onnx nor onnxruntime, SciPy or rich, and LLVM only where a kernel is not
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from quantglow.evaluation.report import Report, build_report
 from quantglow.ir.graph.family import Case, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature, are_outputs
-from quantglow.ir.ops.external import External
+from quantglow.ir.ops.external import NO_MODEL, External
 from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
@@ -36,6 +36,7 @@ from quantglow.runtime.shapes.specializations import (
     FallbackOnUse,
     ModelPrograms,
     OneShape,
+    ServedShapes,
     Specialisation,
 )
 from quantglow.support import debug
@@ -167,7 +168,7 @@ def compile_saved(
 
 def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model of the contents of a file.  Raises ``FileFormatError``."""
-    _check_externals(saved.graph)
+    _check_externals(saved.graph, is_run=not saved.is_late)
     compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
     try:
@@ -181,6 +182,14 @@ def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | Partl
     tail, is_part = saved.tail, saved.tail is not None
     compiled = CompiledModel(programs, lambda: _report_now(report, programs, is_part))
     return compiled if tail is None else with_tail(compiled, tail, compiler)
+
+
+def _build_body(saved: SavedModel, compiler: Compiler) -> CompiledModel:
+    """The body of a loop in a file.  Raises ``FileFormatError``."""
+    body = _build_model(saved, compiler)
+    if not isinstance(body, CompiledModel):
+        raise FileFormatError("the body of a loop is in parts. Remedy: save the model again.")
+    return body
 
 
 def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
@@ -284,6 +293,14 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             "model again."
         ) from error
     source = Reopened(saved, compiler, signature)
+    inner: Callable[[], tuple[ServedShapes, ...]] = tuple
+    if saved.is_late:
+        # Only here: a process that runs a compiled model needs no onnx.
+        from quantglow.api.models.programs import loop_driver
+
+        bodies = {name: _build_body(body, compiler) for name, body in saved.loops.items()}
+        loops = loop_driver(compiler, bodies)
+        compiler, inner = replace(compiler, drivers=(loops,)), loops.served
     deciding = tuple((case.value_map or {}).keys())
     is_program = is_model and not saved.is_late
     opened = Opened(saved.graph, case if is_program else None, general)
@@ -297,6 +314,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         opened,
         saved.digest,
         saved.is_late,
+        inner,
     )
 
 
@@ -330,7 +348,8 @@ class Reopened:
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""
-        return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
+        saved = self.saved
+        return Freedom(saved.free or {}, saved.source, saved.cases, bodies=saved.bodies)
 
     @cached_property
     def _origin(self) -> FamilyOrigin:
@@ -339,9 +358,11 @@ class Reopened:
         return FamilyOrigin.restored(self.saved)
 
 
-def _check_externals(graph: Graph) -> None:
-    """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
-    if externals := [node for node in graph.nodes if isinstance(node, External)]:
+def _check_externals(graph: Graph, *, is_run: bool = True) -> None:
+    """Check the ONNX nodes inside a graph from a file; one that is not run may have some without
+    their models.  Raises ``FileFormatError``."""
+    nodes = [node for node in graph.nodes if isinstance(node, External)]
+    if externals := [node for node in nodes if is_run or node.model != NO_MODEL]:
         # Only here: a process without nodes of the fallback needs no onnx.
         from quantglow.importer.onnx.resolvers.external import check_external
 

@@ -24,6 +24,7 @@ from quantglow.api.pipeline.compilation import (
 )
 from quantglow.api.pipeline.groupwise import compile_with_packed_weights
 from quantglow.api.pipeline.int8_tail import check_whole, int8_tail, under_contract
+from quantglow.api.pipeline.loop_bodies import quantize_bodies
 from quantglow.api.pipeline.quantization import (
     Prepared,
     prepare_quantization,
@@ -94,6 +95,12 @@ def _run_pipeline(
     """The stages, one after the other."""
     if request.config.weights is not None:
         return compile_with_packed_weights(model, data, request, compiler)
+
+    def quantize_part(
+        part: Any, samples: Any, of_part: QuantizationRequest
+    ) -> CompiledModel | FallbackModel:
+        return _run_pipeline(part, samples, of_part, compiler)
+
     try:
         source = import_request(model, data, request.input_shapes)
         if source.cut is not None:
@@ -103,6 +110,8 @@ def _run_pipeline(
     with keeping_best():
         calibrated_model = calibrate(source, request)
         ready = prepare_quantization(calibrated_model, request)
+        bodies = quantize_bodies(calibrated_model, request, compiler, quantize_part)
+        ready = replace(ready, bodies=bodies)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
         compiled = _int8_model(ready, compiler)

@@ -47,6 +47,9 @@ class Driver(Backend, Protocol):
     def entries(self, segment: Segment) -> tuple[FallbackNode, ...]:
         """Entries of the operators of a segment that onnxruntime runs."""
 
+    def in_onnx(self, node: External) -> External:
+        """A node as an exported model has it.  Raises ``ModelError``."""
+
 
 def segment_entries(segment: Segment) -> tuple[FallbackNode, ...]:
     """Entries of the operators of a segment that are not compiled."""

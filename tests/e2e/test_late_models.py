@@ -152,8 +152,8 @@ def test_the_report_says_that_a_loop_of_computed_trips_is_int8() -> None:
     assert notes and all("in int8" in note for note in notes)
 
 
-@pytest.mark.parametrize("kind", kinds("detector", "rows", "crops", "decoder"))
-def test_models_without_loops_are_compiled_to_their_end(kind: str) -> None:
+@pytest.mark.parametrize("kind", kinds(*LATE))
+def test_models_are_compiled_to_their_end(kind: str) -> None:
     assert isinstance(quantized(kind), qg.CompiledModel)
     assert {node.op for node in quantized(kind).report.fallback} < {
         "NonZero",
@@ -186,7 +186,7 @@ def share_at(kind: str, size: int, model: Any = None) -> float:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", kinds(*LATE, loop="a profile has no values behind a loop"))
+@pytest.mark.parametrize("kind", kinds(*LATE, loop="a profile has no trips of a loop"))
 def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
     model, samples = late_model(kind).model, late_model(kind).samples(9)
     profile = qg.profile(model, samples, progress=False)
@@ -344,9 +344,7 @@ def test_accuracy_control_measures_late_parts_by_a_function(kind: str) -> None:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize(
-    "kind", kinds(*LATE, loop="without validation_fn what is behind a loop stays float")
-)
+@pytest.mark.parametrize("kind", kinds(*LATE))
 def test_accuracy_control_measures_late_parts_by_itself(kind: str) -> None:
     report = controlled(kind).report
     assert report.int8_share is not None and report.int8_share.share >= LEAST_SHARE

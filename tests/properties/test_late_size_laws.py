@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from quantglow.api.models.families import Built, free_programs, open_late_family
-from quantglow.api.models.parts import loop_driver
+from quantglow.api.models.families import Built, open_late_family
+from quantglow.api.models.programs import free_programs, loop_driver
 from quantglow.importer.onnx import Source, open_model
 from quantglow.ir.graph.family import Case
 from quantglow.ort.session import Session, failures

@@ -14,8 +14,8 @@ scale for each channel lose less than the rounding of activations does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import steps
@@ -25,24 +25,19 @@ from quantglow.importer import onnx as importer
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Case, Family, FreeCase, ResultShapes, values_from_json
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.node import Constant
+from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.text import print_graph, text_constants
-from quantglow.ir.ops.external import External
+from quantglow.ir.ops.external import NO_MODEL, External
 from quantglow.quantization.decisions import Decisions, from_json, to_json
 from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.qdq.stored_weights import (
     has_quantized_weights_only,
     with_stored_weights,
 )
-from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.saved.saving import LATE, Freedom, SavedModel
-from quantglow.runtime.shapes.free_shapes import MOST_VALUES, NOTHING_OPENED, FreeShapes, Opened
-from quantglow.runtime.shapes.specializations import (
-    Fallback,
-    ModelPrograms,
-    OneShape,
-    Specialisation,
-)
+from quantglow.runtime.hybrid.loop import model_bytes
+from quantglow.runtime.hybrid.loop_driver import LoopBodies
+from quantglow.runtime.saved.saving import LATE, Freedom, SavedModel, contents_in
+from quantglow.runtime.shapes.free_shapes import NOTHING_OPENED, Opened
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
     FileFormatError,
@@ -59,8 +54,8 @@ InputValues = Mapping[str, int | Sequence[int]]
 LOOPS = "loops"
 """Entry of files whose recurrences are loops; older ones have decisions for each step."""
 
-LOOP_TYPES = ("Loop", "Scan")
-"""Operators whose trips have a driver of their own (``runtime.hybrid.loop``)."""
+LOOP = "Loop"
+"""The operator whose trips have a driver of their own (``runtime.hybrid.loop_driver``)."""
 
 CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
 
@@ -104,14 +99,9 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     return _family(model, input_shapes, _ready)
 
 
-def open_late_family(
-    source: Source, input_shapes: InputShapes | None = None, *, has_driver: bool = False
-) -> LateFamily:
-    """The graphs to compile of a model to its end, also behind nodes that decide sizes.
-
-    ``has_driver``: one that runs loops of late trips; else models that have these are refused.
-    """
-    return _late_family(source, input_shapes, _ready, has_driver)
+def open_late_family(source: Source, input_shapes: InputShapes | None = None) -> LateFamily:
+    """The graphs to compile of a model to its end, also behind nodes that decide sizes."""
+    return _late_family(source, input_shapes, _ready)
 
 
 def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
@@ -140,16 +130,12 @@ def _late_family(
     source: Source,
     input_shapes: InputShapes | None,
     finish: Callable[[Graph], Graph],
-    has_driver: bool = False,
 ) -> LateFamily:
     def make(case: FreeCase) -> Graph:
         graph = source.to_the_end(case)
         nodes = graph.compute_nodes()
-        externals = [node for node in nodes if isinstance(node, External)]
-        # The driver of loops compiles bodies; onnxruntime would run them as they are.
-        loops = [] if has_driver else [n for n in externals if n.op_type in LOOP_TYPES]
-        if loops:
-            raise UnsupportedOpError([f"{n.name!r} is a {n.op_type} of late trips" for n in loops])
+        # The driver of a Loop compiles its body.
+        externals = [n for n in nodes if isinstance(n, External) and n.op_type != LOOP]
         if not case.late and len(externals) == len(nodes):
             raise UnsupportedOpError(["nothing of it is compiled"])
         return finish(graph)
@@ -246,10 +232,14 @@ class FamilyOrigin:
 
 @dataclass(frozen=True)
 class Built:
-    """A model of this process: ``origin`` is where other shapes come from, ``freedom`` its file."""
+    """A model of this process: ``origin`` is where other shapes come from, ``freedom`` its file.
+
+    ``bodies``: those of its loops that are int8, or why they are not.
+    """
 
     family: Family
     decided: DecidedByValues | None = None
+    bodies: LoopBodies = field(default_factory=dict)
 
     def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
@@ -266,7 +256,7 @@ class Built:
     def opened(self) -> Opened:
         """The graph of its file where that is no program: one of late sizes is for one sample."""
         if self.decided and self.is_late:
-            return Opened(next(iter(self.decided.values())).graph)
+            return Opened(self._graphs[0])
         return NOTHING_OPENED
 
     @property
@@ -287,8 +277,7 @@ class Built:
     @cached_property
     def _stored(self) -> tuple[Content, importer.Places]:
         """The model of an int8 file, and where its weights are."""
-        graphs = [decided.graph for decided in (self.decided or {}).values()]
-        return importer.store(self._made_from, self._constants, self.is_same, graphs)
+        return importer.store(self._made_from, self._constants, self.is_same, self._graphs)
 
     @property
     def _made_from(self) -> Source:
@@ -297,10 +286,24 @@ class Built:
         assert isinstance(source, Source), "families with free dimensions come from a model"
         return source
 
-    @property
+    @cached_property
+    def _graphs(self) -> list[Graph]:
+        """The int8 graphs of a file, without what its loops run."""
+        return [self._stripped(decided.graph) for decided in (self.decided or {}).values()]
+
+    def _stripped(self, graph: Graph) -> Graph:
+        return _without_bodies(graph, self._body_files)
+
+    @cached_property
     def _constants(self) -> list[Constant]:
-        """Constants of the int8 graph that a file has first."""
-        return _constant_nodes(next(iter((self.decided or {}).values())).graph)
+        """Constants of the int8 graph that a file has first, and of the bodies of loops."""
+        bodies = {name: contents_in(data, name) for name, data in self._body_files.items()}
+        return [*_constant_nodes(self._graphs[0]), *_body_constants(bodies)]
+
+    @cached_property
+    def _body_files(self) -> dict[str, bytes]:
+        """The files of int8 bodies by the names of their loops."""
+        return {n: model_bytes(b) for n, b in self.bodies.items() if not isinstance(b, str)}
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The data a file needs to do the same, besides the graph of a case."""
@@ -311,7 +314,7 @@ class Built:
         if not self.decided:
             source, places = importer.store(self._made_from, _constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
-            return Freedom(free, source, check=FamilyOrigin.restored)
+            return Freedom(free, source, check=FamilyOrigin.restored, bodies=self._body_files)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
         # The file has this graph, also where a model of late sizes ran other values first.
@@ -321,69 +324,22 @@ class Built:
             {"values": dict(values or ()), "decisions": to_json(decided.decisions)}
             for values, decided in others
         ]
-        graphs = tuple(decided.graph for _, decided in others)
-        return Freedom(free, source, graphs, FamilyOrigin.restored)
+        _, *graphs = self._graphs
+        restored = FamilyOrigin.restored
+        return Freedom(free, source, tuple(graphs), restored, bodies=self._body_files)
 
     def is_same(self, source: Source) -> bool:
         """Whether another model gives the main one of the int8 graphs that were decided on."""
         family = self._reopen(source)
         (values, main), *_ = (self.decided or {}).items()
         try:
-            graph = family.graph_at(replace(_graph_case(main.graph, values), late=main.late))
-            return _is_alike(main.decisions.apply(graph), main.graph)
+            graph = family.graph_at(replace(graph_case(main.graph, values), late=main.late))
+            return _is_alike(self._stripped(main.decisions.apply(graph)), self._graphs[0])
         except QuantglowError:
             return False
 
 
-def build_programs(
-    built: Built,
-    compiler: Compiler,
-    fallback: Fallback | None = None,
-    graph: Graph | None = None,
-    case: Case | None = None,
-) -> ModelPrograms:
-    """The programs of a model: that of ``graph``, compiled now, and programs for other shapes where
-    the family has them.
-
-    ``case``: that of the graph, by default that of its inputs.  ``fallback`` runs what cannot be
-    compiled.  Raises the errors of the compiler.
-    """
-    if graph is not None and not built.is_late:
-        first = Specialisation(graph, compiler.compile(graph), case)
-        if built.family.is_single:
-            return OneShape(first, compiler)
-    programs = free_programs(built, compiler, fallback)
-    if graph is not None and built.is_late:
-        programs.prepare(replace(case or _graph_case(graph, ()), late=()))
-    elif graph is not None:
-        programs.add(first)
-    return programs
-
-
-def free_programs(
-    built: Built,
-    compiler: Compiler,
-    fallback: Fallback | None = None,
-    most_values: int = MOST_VALUES,
-) -> FreeShapes:
-    """The programs of a model, compiled on first use; ``most_values``: those for values of inputs
-    at the same shapes.
-    """
-    family = built.family
-    return FreeShapes(
-        family.signature,
-        built.graph_at,
-        compiler,
-        fallback,
-        built.freedom,
-        family.deciding,
-        built.opened,
-        is_late=built.is_late,
-        most_values=most_values,
-    )
-
-
-def _graph_case(graph: Graph, values: CaseValues) -> Case:
+def graph_case(graph: Graph, values: CaseValues) -> Case:
     """The case of a graph that was made for these values."""
     shapes = {node.name: node.type.fixed_shape for node in graph.inputs}
     return replace(Case.of(shapes), values=values)
@@ -403,12 +359,34 @@ def _constant_nodes(graph: Graph) -> list[Constant]:
     return [node for node in graph.nodes if isinstance(node, Constant)]
 
 
+def _body_constants(bodies: Mapping[str, SavedModel]) -> Iterator[Constant]:
+    """The Constants of the bodies of loops; their names begin with those of the loops."""
+    for loop, body in bodies.items():
+        for node in _constant_nodes(body.graph):
+            yield replace(node, name=f"{loop}/{node.name}")
+
+
+def _without_bodies(graph: Graph, loops: Collection[str]) -> Graph:
+    """The graph without the models and weights of loops of these names."""
+
+    def strip(node: Node) -> Node:
+        if not isinstance(node, External) or node.op_type != LOOP:
+            return node
+        if importer.loop_name(node) not in loops:
+            return node
+        args = (arg for arg in node.args if not isinstance(arg, Constant))
+        return replace(node, model=NO_MODEL, args=tuple(args))
+
+    return graph.rebuild(strip) if loops else graph
+
+
 def restore_source(saved: SavedModel) -> Source:
     """The model in a file.  Raises ``FileFormatError`` and ``ModelError``."""
     free = saved.free or {}
     places = free.get("weights", {})
     try:
-        restored = importer.restore(saved.source, places, _constant_nodes(saved.graph))
+        constants = [*_constant_nodes(saved.graph), *_body_constants(saved.loops)]
+        restored = importer.restore(saved.source, places, constants)
         return replace(restored, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any
 
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
-from quantglow.api.models.families import Built, free_programs, open_family, open_late_family
+from quantglow.api.models.families import Built, open_family, open_late_family
+from quantglow.api.models.programs import compile_loop, free_programs
 from quantglow.importer.onnx import (
     Behind,
-    ExternalLoop,
-    LateLoop,
     Source,
     Split,
     divide,
@@ -30,16 +29,12 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.graph.signature import Signature, is_float
-from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.ir.types import TensorType
 from quantglow.ort.fallback import FallbackNode, whole_model
 from quantglow.ort.session import NAME, Session, open_session
-from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.loop import AnyModel, Bodies, BodyShapes, CompiledLoop
-from quantglow.runtime.hybrid.loop_driver import LoopDriver, OpenedLoop
+from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
 from quantglow.runtime.hybrid.tails import StagedTail, Tail
-from quantglow.runtime.hybrid.trips import TripSession
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
@@ -261,7 +256,7 @@ class ModelFallback:
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all heads, and an entry for what runs whole."""
         entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
-        entries += [*self._whole_graphs.served(), *self._loops.served]
+        entries += self._whole_graphs.served()
         if self.whole:
             shapes = [(port.name, port.dims or ("...",)) for port in self.source.signature.inputs]
             why = f"the whole model in {NAME}: {'; '.join(list(self.whole))}"
@@ -340,12 +335,7 @@ class ModelFallback:
     @cached_property
     def _whole_graphs(self) -> FreeShapes:
         """The programs of graphs to the end of the model."""
-        compiler = replace(self.compiler, drivers=(self._loops,))
-        return free_programs(Built(open_late_family(self.source, has_driver=True)), compiler)
-
-    @cached_property
-    def _loops(self) -> LoopDriver:
-        return loop_driver(self.compiler)
+        return free_programs(Built(open_late_family(self.source)), self.compiler)
 
     @cached_property
     def _whole(self) -> WholeModel:
@@ -414,50 +404,6 @@ def _rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) -
     else:
         exact.update(names_of_weights(behind.first))
     return frozenset(rounded - exact)
-
-
-def compile_loop(
-    loop: LateLoop, session: Session, compiler: Compiler, int8: AnyModel | str
-) -> CompiledLoop:
-    """A loop that runs in programs of its body; ``int8``: the quantized body, or why there is
-    none."""
-    threads = compiler.num_threads
-
-    def programs(trips: Sequence[BodyShapes]) -> FreeShapes:
-        source = Source.of(loop.body_for(trips))
-        return free_programs(Built(open_family(source)), compiler, None, most_values=0)
-
-    operands = bytes(loop.operands.SerializeToString())
-    operand_session = open_session(operands, threads) if loop.operands.graph.output else None
-    body = bytes(loop.body.SerializeToString())
-    trip = TripSession(lambda: open_session(body, threads))
-    if not isinstance(int8, str | CompiledModel):
-        int8 = "onnxruntime computes a part of it"
-    if isinstance(int8, str):
-        return CompiledLoop(
-            loop.names, session, operand_session, trip, Bodies(programs), not_int8=int8
-        )
-    bodies = Bodies(None, int8.specialisations)
-    return CompiledLoop(loop.names, session, operand_session, trip, bodies, int8)
-
-
-def loop_driver(compiler: Compiler) -> LoopDriver:
-    """The driver of loops of graphs that go to the end of their model."""
-
-    def open_loop(node: External) -> OpenedLoop | None:
-        external = ExternalLoop.of(node)
-        return None if external is None else open_external(external)
-
-    def open_external(external: ExternalLoop) -> OpenedLoop:
-        def compile_for(num_threads: int) -> CompiledLoop:
-            session = open_session(external.model, num_threads)
-            threaded = replace(compiler, num_threads=num_threads)
-            return compile_loop(external.late, session, threaded, "")
-
-        names = external.operands, external.results
-        return OpenedLoop(external.model, *names, compile_for)
-
-    return LoopDriver(open_loop)
 
 
 def _float_programs(model: Any, compiler: Compiler) -> FreeShapes:

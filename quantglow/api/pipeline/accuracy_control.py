@@ -33,6 +33,7 @@ from quantglow.quantization.accuracy_control import (
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
@@ -96,12 +97,36 @@ class AccuracyControl:
 
         Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
         """
-        calibrated, progress = self.calibrated, self.prepared.request.progress
-        calibrated.require_samples("accuracy", "max_drop")
+        self.calibrated.require_samples("accuracy", "max_drop")
         contract = self.contract.measure_by(self.minus_relative_error)
+        baseline = contract.figure(self.whole(self.with_bodies({})))
+        bodies = self.keeping(contract, baseline)
+        return replace(self, prepared=replace(self.prepared, bodies=bodies)).search(
+            contract, baseline
+        )
+
+    def with_bodies(self, bodies: LoopBodies) -> CompiledModel:
+        """The float model with such bodies of its loops."""
+        calibrated = self.calibrated
+        return compile_float(calibrated.family, calibrated.float_graph, self.compiler, bodies)
+
+    def keeping(self, contract: Contract[Any], baseline: float) -> LoopBodies:
+        """The int8 bodies of loops with which the model, in float else, keeps the contract; each
+        beside those before it."""
+        bodies: dict[str, CompiledModel | str] = {}
+        for name, body in self.prepared.bodies.items():
+            bodies[name] = body
+            if isinstance(body, str):
+                continue
+            drop = contract.drop(baseline, contract.figure(self.whole(self.with_bodies(bodies))))
+            if drop > contract.max_drop:
+                bodies[name] = f"in int8 the drop would be {drop:.4g}"
+        return bodies
+
+    def search(self, contract: Contract[Any], baseline: float) -> Controlled:
+        """The search for steps of the layers that are part of no loop."""
+        calibrated, progress = self.calibrated, self.prepared.request.progress
         plain = quantize_cases(self.prepared)
-        exact = compile_float(calibrated.family, calibrated.float_graph, self.compiler)
-        baseline = contract.figure(self.whole(exact))
         search = AccuracySearch[Any, PrecisionStep](
             contract,
             baseline,

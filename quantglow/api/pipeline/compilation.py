@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.api.models.families import Built, build_programs
+from quantglow.api.models.families import Built
 from quantglow.api.models.parts import ModelFallback, WholeModel
+from quantglow.api.models.programs import build_programs
 from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
@@ -26,6 +27,7 @@ from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.loop_driver import LoopBodies, describe_bodies
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import FallbackOnUse, ModelPrograms
@@ -55,7 +57,13 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
     profile = calibrated.profile
     report = replace(
         _report_checks(build, seconds, result),
-        notes=(*calibrated.checks.notes, *result.notes, *quantized.notes, *interrupts.notes()),
+        notes=(
+            *calibrated.checks.notes,
+            *result.notes,
+            *quantized.notes,
+            *describe_bodies(quantized.prepared.bodies),
+            *interrupts.notes(),
+        ),
         warnings=calibrated.warnings,
         origin=calibrated.checks.origin if result.samples else "",
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
@@ -78,7 +86,7 @@ def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = Non
 def compile_cases(quantized: QuantizedCases, compiler: Compiler) -> ModelPrograms:
     """The programs of a quantized model, the first of which is compiled."""
     calibrated = quantized.calibrated
-    built = Built(calibrated.family, quantized.decisions)
+    built = Built(calibrated.family, quantized.decisions, quantized.prepared.bodies)
     source = calibrated.family.source
     exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
     whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
@@ -110,9 +118,11 @@ def _verification(
     return replace(result, notes=(*result.notes, *notes))
 
 
-def compile_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
-    """A float model, compiled for the shapes of ``graph`` at once."""
-    programs = build_programs(Built(family), compiler, graph=graph)
+def compile_float(
+    family: Family, graph: Graph, compiler: Compiler, bodies: LoopBodies | None = None
+) -> CompiledModel:
+    """A float model, compiled for the shapes of ``graph`` at once; ``bodies`` of loops are int8."""
+    programs = build_programs(Built(family, None, bodies or {}), compiler, graph=graph)
     return CompiledModel(programs, lambda: build_report(programs.first.build, {}))
 
 

@@ -14,15 +14,24 @@ int8 if the contract still holds for the whole model (``under_contract``), which
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quantglow.api.models.parts import compile_loop, select_declared, stage_tail
+from quantglow.api.models.parts import select_declared, stage_tail
+from quantglow.api.models.programs import compile_loop
 from quantglow.api.pipeline.accuracy_control import Controlled, Whole
 from quantglow.api.pipeline.calibration import CheckSamples
+from quantglow.api.pipeline.loop_bodies import (
+    MOST_DEPTH,
+    TOO_DEEP,
+    UNREACHED,
+    Quantize,
+    part_request,
+    quantize_part,
+    sample_trips,
+)
 from quantglow.api.pipeline.request import Cut, QuantizationRequest
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, OutputAccuracy, RightAnswers
 from quantglow.evaluation.layers import Verification, attempt, until_interrupted
@@ -40,32 +49,14 @@ from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.ort.session import open_session
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel
 from quantglow.runtime.hybrid.tails import StagedTail
-from quantglow.runtime.hybrid.trips import Progress, TripSession
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.saved.members import MOST_FILES
-from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
-from quantglow.support.errors import QuantglowError
-
-Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
-"""Makes an int8 model of an ONNX model, samples and a request."""
-
-MOST_DEPTH = MOST_FILES // 2
-"""Maximum number of int8 parts inside of each other; each may have a body, which is a file, too."""
 
 UNDER_CONTRACT = "without validation_fn accuracy control measures the part before it"
-UNREACHED = "no calibration sample leads to values of it"
-TOO_DEEP = f"it is behind more than {MOST_DEPTH} operators that decide shapes"
 """Why a part stays float."""
-
-LEAST_TRIPS, MOST_TRIPS = 2, 128
-"""Trips of each sample that a body is calibrated on, and of all samples, if these are few."""
-
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""Its multiples are spread evenly over the unit interval."""
 
 Model = CompiledModel | PartlyCompiledModel
 
@@ -87,22 +78,12 @@ def int8_tail(
     quantize: Quantize,
 ) -> StagedTail | None:
     """The tail of a model, int8 where it can be; None where nothing of it is compiled."""
-    tail_request = replace(
-        request,
-        input_shapes=None,
-        validation_data=None,
-        verify=False,
-        holds_out=False,
-        measure_speed=False,
-        measure_latency=False,
-        progress=False,
-        depth=request.depth + 1,
-    )
+    tail_request = part_request(request)
 
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
         if tail_request.depth > MOST_DEPTH:
             return TOO_DEEP
-        return _quantize_part(model, reached, tail_request, quantize) if reached else UNREACHED
+        return quantize_part(model, reached, tail_request, quantize) if reached else UNREACHED
 
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:
         if request.contract is not None:
@@ -136,26 +117,6 @@ def _as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> St
     return again and replace(again, is_restored=True)
 
 
-def _quantize_part(
-    model: Any,
-    samples: Sequence[Mapping[str, Array]],
-    request: QuantizationRequest,
-    quantize: Quantize,
-) -> AnyModel | str:
-    """The int8 model of a part, or why there is none: it cannot be made, or each value of an input
-    would make a program.
-    """
-    try:
-        part_model = quantize(model, samples, request)
-    except QuantglowError as error:
-        return str(error)
-    if not isinstance(part_model, CompiledModel | PartlyCompiledModel):
-        return "nothing of it is compiled with its int8 form"
-    programs = part_model.specialisations
-    decides = isinstance(programs, FreeShapes) and bool(programs.deciding)
-    return "its shapes depend on values of its inputs" if decides else part_model
-
-
 def _sample_trips(
     behind: Behind, samples: Sequence[Mapping[str, Array]], compiler: Compiler
 ) -> Iterator[dict[str, Array]]:
@@ -164,31 +125,9 @@ def _sample_trips(
     assert behind.loop is not None
     session = open_session(bytes(behind.first.SerializeToString()), compiler.num_threads)
     loop = compile_loop(behind.loop, session, compiler, "")
-    each = max(LEAST_TRIPS, MOST_TRIPS // max(len(samples), 1))
     for number, sample in enumerate(samples):
         feeds = select_declared(session, {name: sample[name] for name in session.input_names})
-        progress = loop.begun(feeds)
-        count = _trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
-        trips = _positions(count, each, number)
-        while progress.goes_on and progress.trips < count:
-            if progress.trips in trips and progress.has_elements:
-                yield progress.feeds
-            loop.trip.step(progress)
-
-
-def _trips_in(progress: Progress, trip: TripSession) -> int:
-    """The number of trips until a condition ends them."""
-    while progress.goes_on:
-        trip.step(progress)
-    return progress.trips
-
-
-def _positions(count: int, each: int, sample: int) -> set[int]:
-    """Trips of a sample, evenly spread; others for each sample."""
-    if count <= each:
-        return set(range(count))
-    shift = GOLDEN * sample % 1
-    return {int((n + shift) / each * count) for n in range(each)}
+        yield from sample_trips(loop, loop.begun(feeds), number, len(samples))
 
 
 def _reaching(

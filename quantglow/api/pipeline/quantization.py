@@ -41,6 +41,7 @@ from quantglow.quantization.quantizer import (
 from quantglow.quantization.rounding import RoundingCache
 from quantglow.quantization.search.levers import prepare
 from quantglow.quantization.search.trials import Candidate
+from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
@@ -58,6 +59,7 @@ class Prepared:
     deadline   when recovery ends, too; the searches before it leave it half of the time
     cache      layers that were recovered before, so that none is twice
     speeds     measured times of layers, if ``measure_speed`` asked for them
+    bodies     the int8 bodies of its loops
     """
 
     calibrated: Calibrated
@@ -67,6 +69,7 @@ class Prepared:
     deadline: Deadline
     cache: RoundingCache = field(default_factory=RoundingCache)
     speeds: tuple[LayerSpeed, ...] = ()
+    bodies: LoopBodies = field(default_factory=dict)
 
 
 def prepare_quantization(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:

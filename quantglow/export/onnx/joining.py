@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 
@@ -80,8 +80,8 @@ def join(
 ) -> bytes:
     """The model of ``outputs``: ``parts`` where they compute a value, nodes of ``base`` elsewhere.
 
-    The first part takes the inputs of the model.  Raises ``ModelError`` where the opset of the
-    parts has no form for a node of the base.
+    The first part takes the inputs of the model, without parts the base.  Raises ``ModelError``
+    where the opset of the parts has no form for a node of the base.
     """
     files = [base, *parts, *([] if body is None else [body.model])]
     protos = list(map(onnx.ModelProto.FromString, files))
@@ -93,12 +93,32 @@ def join(
         joint.add(part)
     if body is not None:
         joint.put_into_loop(body.names, compiled[-1])
-    proto = joint.model(compiled[0].graph.input, outputs, compiled)
+    inputs = (compiled[0] if parts else whole).graph.input
+    proto = joint.model(inputs, outputs, compiled)
     name_left_out_results(proto)
     copy_shared_results(proto)
     if all(map(_is_ranked, proto.graph.output)):  # the checker takes no others, runtimes do
         onnx.checker.check_model(proto)
     return bytes(proto.SerializeToString())
+
+
+def with_body(node: External, body: LoopBody) -> External:
+    """A result of a Loop with another body, without operands that nothing reads then.
+
+    Raises ``ModelError`` as ``join`` does.
+    """
+    names = [output.name for output in onnx.ModelProto.FromString(node.model).graph.output]
+    model = onnx.ModelProto.FromString(join(node.model, [], names, body))
+    read = {name for each in model.graph.node for name in read_names(each)}
+    pairs = [
+        (info, arg)
+        for info, arg in zip(model.graph.input, node.args, strict=True)
+        if info.name in read
+    ]
+    del model.graph.input[:]
+    model.graph.input.extend(info for info, _ in pairs)
+    content = model.SerializeToString(deterministic=True)
+    return replace(node, model=content, args=tuple(arg for _, arg in pairs))
 
 
 @dataclass

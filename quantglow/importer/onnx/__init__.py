@@ -1,6 +1,6 @@
 """ONNX models to typed graphs.  README.md has the guide."""
 
-from quantglow.importer.onnx.cutting.deferred_loops import ExternalLoop, LateLoop
+from quantglow.importer.onnx.cutting.deferred_loops import ExternalLoop, LateLoop, loop_name
 from quantglow.importer.onnx.cutting.split import Split, node_reason, reasons, split
 from quantglow.importer.onnx.cutting.tail import Behind, divide
 from quantglow.importer.onnx.importer import knows_operator
@@ -35,6 +35,7 @@ __all__ = [
     "divide",
     "import_model",
     "knows_operator",
+    "loop_name",
     "names_of_weights",
     "node_reason",
     "open_model",

@@ -17,6 +17,10 @@ computes the same in every thread and forked child, and in graphs that were copi
 """
 
 
+NO_MODEL = b""
+"""The model of a node in a file that has it elsewhere: a graph with such a node is not run."""
+
+
 @op
 class External(Node):
     """Output number ``output`` of an ONNX node that another runtime computes.

@@ -104,6 +104,7 @@ class FreeGraph:
         free = free_case(template, sizes, case.values)
         graph = programs.graph_at(replace(free, late=case.late, guards=guards))
         check_sources(graph, guards)
+        graph = graph.rebuild(programs.compiler.in_onnx)
         return FreeGraph(programs, template, case, graph, guards, cases, atomic)
 
     @cached_property

@@ -7,8 +7,10 @@ makes trips over values without elements.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -38,7 +40,13 @@ from quantglow.runtime.shapes.specializations import (
 )
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
-from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
+from quantglow.support.errors import (
+    BackendError,
+    ModelError,
+    OutOfMemoryError,
+    OutOfRangeError,
+    QuantglowError,
+)
 from quantglow.support.observing import observer, observing
 from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
@@ -409,3 +417,22 @@ class CompiledLoop(Concise):
 
 def _shapes(arrays: Sequence[Array]) -> tuple[tuple[int, ...], ...]:
     return tuple(array.shape for array in arrays)
+
+
+def model_bytes(model: AnyModel) -> bytes:
+    """The bytes of a ``.qgm`` file of a model."""
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "part.qgm"
+        model.save(path)
+        return path.read_bytes()
+
+
+def export_part(model: AnyModel, what: str) -> bytes:
+    """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
+    try:
+        return model.to_onnx()
+    except QuantglowError as error:
+        raise ModelError(
+            f"{what} is int8, and has no ONNX form: {error} That is of the part, whose shapes are "
+            "known late. Remedy: export what comes before it: compiled.head.export_onnx(path)."
+        ) from error

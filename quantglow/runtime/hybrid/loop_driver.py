@@ -13,16 +13,30 @@ from dataclasses import dataclass, field
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.external import External
+from quantglow.ir.ops.loop import Trips
 from quantglow.ort.fallback import FallbackNode
 from quantglow.ort.session import NAME
-from quantglow.runtime.hybrid.loop import CompiledLoop
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.loop import CompiledLoop, export_part
 from quantglow.runtime.shapes.specializations import ServedShapes
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.transforms.partition import Segment
 
+LoopBodies = Mapping[str, CompiledModel | str]
+"""The int8 bodies of loops by the names of these, or why a body is float."""
+
 Key = tuple[bytes, tuple[str, ...]]
 """A model of one node, and the names of its operands, with digests of those that are constants."""
+
+
+def describe_bodies(bodies: LoopBodies) -> Iterator[str]:
+    """Sentences about the bodies of loops, for a report."""
+    for name, body in bodies.items():
+        kind = "int8, calibrated on the trips that samples make"
+        if isinstance(body, str):
+            kind = f"float: {body}"
+        yield f"the body of the loop {name} is compiled as a model of its own, in {kind}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,13 +46,17 @@ class OpenedLoop(Concise):
     identity  equal for equal loops
     operands  names of values of the graph, by the operands of the loop
     results   names of results, by the numbers of outputs of its nodes
+    names     of its values and of those of its body
     compile   makes the loop for a number of threads.  Raises ``FallbackError``
+    body      the int8 body, None for a float one
     """
 
     identity: bytes
     operands: Mapping[str, str]
     results: tuple[str, ...]
+    names: Trips
     compile: Callable[[int], CompiledLoop]
+    body: CompiledModel | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +122,17 @@ class LoopDriver(Concise):
             if identity == opened.identity
         )
 
-    @property
+    def in_onnx(self, node: External) -> External:
+        """A result of a loop with the body that it runs.  Raises ``ModelError`` where this has no
+        ONNX form for all of its sizes."""
+        opened = self._open(node)
+        if opened is None or opened.body is None:
+            return node
+        # Only here: a process that runs a model needs no exporter.
+        from quantglow.export.onnx.joining import LoopBody, with_body
+
+        return with_body(node, LoopBody(opened.names, export_part(opened.body, "a loop's body")))
+
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all bodies, and the shapes that each serves."""
         return tuple(each for loop in list(self._loops.values()) for each in loop.bodies.served)

@@ -6,22 +6,19 @@ the beginning.  A tail has the methods of a ``Session``.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from quantglow.ort.fallback import FallbackNode
 from quantglow.ort.session import Session, open_session
-from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
+from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop, export_part, model_bytes
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.saved import saving
 from quantglow.runtime.shapes.specializations import ServedShapes
 from quantglow.support.classes import Concise, cached_property
-from quantglow.support.errors import ModelError, QuantglowError
 
 
 class Tail(Protocol):
@@ -188,11 +185,11 @@ class StagedTail(Concise):
 
     def suffix_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
-        return _file_bytes(self.suffix) if self.is_int8 and self.suffix is not None else b""
+        return model_bytes(self.suffix) if self.is_int8 and self.suffix is not None else b""
 
     def body_file(self) -> bytes:
         """The same of the body of the loop."""
-        return b"" if self.loop is None or self.loop.int8 is None else _file_bytes(self.loop.int8)
+        return b"" if self.loop is None or self.loop.int8 is None else model_bytes(self.loop.int8)
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
@@ -207,14 +204,6 @@ def _tail_kind(is_int8: bool, why: str) -> str:
     return f"{kind}: {why}" if why else kind
 
 
-def _file_bytes(model: AnyModel) -> bytes:
-    """The bytes of a ``.qgm`` file of a model."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rest.qgm"
-        model.save(path)
-        return path.read_bytes()
-
-
 def join_model(
     head: bytes, tail: bytes, staged: StagedTail | None, outputs: Sequence[str]
 ) -> bytes:
@@ -225,19 +214,8 @@ def join_model(
 
     parts, body = [head], None
     if staged is not None and staged.is_int8 and staged.suffix is not None:
-        parts.append(_export(staged.suffix, "the part behind operators that decide shapes"))
+        parts.append(export_part(staged.suffix, "the part behind operators that decide shapes"))
     loop = None if staged is None else staged.loop
     if loop is not None and loop.int8 is not None:
-        body = LoopBody(loop.names, _export(loop.int8, "the body of a loop"))
+        body = LoopBody(loop.names, export_part(loop.int8, "the body of a loop"))
     return join(tail if staged is None else staged.whole, parts, outputs, body)
-
-
-def _export(model: AnyModel, what: str) -> bytes:
-    """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
-    try:
-        return model.to_onnx()
-    except QuantglowError as error:
-        raise ModelError(
-            f"{what} is int8, and has no ONNX form: {error} That is of the part, whose shapes are "
-            "known late. Remedy: export what comes before it: compiled.head.export_onnx(path)."
-        ) from error

@@ -159,6 +159,13 @@ class Compiler:
         code generators."""
         return (*self.backends, backend, *self.drivers, OnnxRuntimeBackend())
 
+    def in_onnx(self, node: Node) -> Node:
+        """A node as an exported model has it.  Raises ``ModelError``."""
+        if isinstance(node, External):
+            for driver in filter(lambda driver: driver.supports(node), self.drivers):
+                return driver.in_onnx(node)
+        return node
+
     @property
     def is_own(self) -> bool:
         """Whether there are no code generators of others."""

@@ -24,13 +24,15 @@ from quantglow.support.pages import (
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
-BODY_VERSION, TAIL_WEIGHTS_VERSION, LATE_VERSION = 10, 11, 12
+BODY_VERSION, TAIL_WEIGHTS_VERSION, LATE_VERSION, LOOPS_VERSION = 10, 11, 12, 13
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
 """The entry of the manifest and of free.json about graphs for all shapes."""
 TAIL, TAIL_TEXT, REST, BODY = "tail.onnx", "tail.json", "rest.qgm", "body.qgm"
 TAIL_WEIGHTS = "tail_weights.json"
+BODIES = "bodies"
+"""The entry of the manifest with the names of the loops whose bodies are int8."""
 CODE, CODE_TEXT = "code.bin", "code.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
@@ -85,6 +87,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         PACKED_VERSION,
         newest_version(members),
         LATE_VERSION,
+        LOOPS_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != manifest_digest(manifest):
@@ -94,6 +97,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}, {CODE, CODE_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
+    expected |= set(map(body_member, range(len(manifest.get(BODIES, [])))))
     if TAIL in members:
         expected |= {REST, BODY, TAIL_WEIGHTS} & members.keys()
     if members.keys() != expected:
@@ -105,6 +109,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 def newest_version(members: Collection[str], *, is_late: bool = False) -> int:
     """The version that is written for such members; ``is_late``: the graph is of one sample."""
+    if body_member(0) in members:
+        return LOOPS_VERSION
     if is_late:
         return LATE_VERSION
     if TAIL_WEIGHTS in members:
@@ -192,6 +198,11 @@ def arrays_in(
 def case_member(number: int) -> str:
     """The member that holds the text of graph number ``number``."""
     return GRAPH if number == 0 else f"cases/{number}.txt"
+
+
+def body_member(number: int) -> str:
+    """The member that holds the file of a loop's body."""
+    return f"{BODIES}/{number}.qgm"
 
 
 def general_member(number: int) -> str:

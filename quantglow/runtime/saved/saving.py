@@ -63,6 +63,11 @@ Version 11 has weights of the tail once, where files in it have them (``tail_wei
 Version 12 is of models in which nodes decide sizes, as free.json says: the graph is that of one
 sample, for the weights that layers read as integers, and no program.
 
+Version 13 has the int8 bodies of loops of such models; the manifest has the names of these.  What
+such a loop runs in onnxruntime is in the ONNX model only, not in the graph::
+
+    bodies/0.qgm      a file like this one
+
 There is no pickle.  Files are not trusted: members are not extracted, their
 expansion is limited, and every byte is checked against its hash before it is parsed.
 """
@@ -86,12 +91,14 @@ from quantglow.ir.graph.node import Constant, check_stored
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.archives import (
+    BODIES,
     BODY,
     CODE,
     CODE_TEXT,
     FORMAT,
     FREE,
     GENERAL,
+    LOOPS_VERSION,
     MANIFEST,
     REPORT,
     REST,
@@ -99,8 +106,8 @@ from quantglow.runtime.saved.archives import (
     TAIL,
     TAIL_TEXT,
     TAIL_WEIGHTS,
-    TAIL_WEIGHTS_VERSION,
     arrays_in,
+    body_member,
     case_member,
     check,
     check_in_pages,
@@ -157,7 +164,7 @@ class SavedTail:
     def files(self) -> Mapping[str, SavedModel]:
         """The contents of its files, by member.  Raises ``FileFormatError``."""
         files = {REST: self.suffix, BODY: self.body}
-        return {n: _contents_in(data, n, self.allowance) for n, data in files.items() if data}
+        return {n: contents_in(data, n, self.allowance) for n, data in files.items() if data}
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
@@ -209,7 +216,8 @@ class SavedModel:
     ``free`` and ``source`` are set if the model has free dimensions, ``tail`` if only its first
     part is compiled.  ``cases`` are int8 graphs for other deciding values, ``general`` graphs for
     all shapes where their conditions hold.  ``digest`` is a hash of all contents but ``code``,
-    which is read if it was asked for.
+    which is read if it was asked for.  ``bodies``: the files of int8 bodies of loops by the names
+    of these; ``allowance``: what is left for their members, None: their sizes say it.
     """
 
     graph: Graph
@@ -221,6 +229,17 @@ class SavedModel:
     general: tuple[SymbolicGraph, ...] = ()
     digest: str = ""
     code: IncludedCode | None = None
+    bodies: Mapping[str, Data] = field(default_factory=dict)
+    allowance: Allowance | None = field(default=None, compare=False)
+
+    @cached_property
+    def loops(self) -> Mapping[str, SavedModel]:
+        """The contents of the bodies of its loops, by the names of these.  Raises
+        ``FileFormatError``."""
+        return {
+            name: contents_in(bytes(data), f"the body of {name}", self.allowance)
+            for name, data in self.bodies.items()
+        }
 
     @property
     def is_late(self) -> bool:
@@ -250,6 +269,7 @@ class Freedom:
     """The additional contents of a file for a model with free dimensions, or several cases.
 
     ``check`` reopens a model that was read back, as loading does, and raises the same errors.
+    ``bodies``: the files of int8 bodies of loops by the names of these.
     """
 
     free: Mapping[str, Any]
@@ -257,6 +277,7 @@ class Freedom:
     cases: tuple[Graph, ...] = ()
     check: Callable[[SavedModel], object] = _no_further_check
     general: tuple[SymbolicGraph, ...] = ()
+    bodies: Mapping[str, Data] = field(default_factory=dict)
 
 
 def save(
@@ -300,6 +321,7 @@ def contents(
     if freedom is not None:
         free = {**freedom.free, GENERAL: [each.to_json() for each in general]}
         members |= {FREE: json.dumps(free).encode(), SOURCE: freedom.source}
+        members |= {body_member(i): data for i, data in enumerate(freedom.bodies.values())}
     if tail is not None:
         members |= tail.members()
     if code is not None:
@@ -317,6 +339,8 @@ def contents(
         **store.manifest(),
         "members": {name: describe(data) for name, data in members.items()},
     }
+    if freedom is not None and freedom.bodies:
+        manifest[BODIES] = list(freedom.bodies)
     manifest["sha256"] = manifest_digest(manifest)
     return manifest, members
 
@@ -337,6 +361,7 @@ def _check_written(
             each.at(each.hints)
         if saved.tail is not None:
             saved.tail.constants  # noqa: B018 - reads all files in it
+        saved.loops  # noqa: B018 - the same
         if freedom is not None:
             freedom.check(saved)
     except (*DAMAGED_CONTENT, QuantglowError) as error:
@@ -366,12 +391,12 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{TAIL_WEIGHTS_VERSION}), or it is truncated or altered: {error}. "
+            f"{LOOPS_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
 
-def _contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedModel:
+def contents_in(data: bytes, name: str, allowance: Allowance | None = None) -> SavedModel:
     """The model in a file inside of another one.  Raises ``FileFormatError``."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -397,6 +422,11 @@ def read(archive: zipfile.ZipFile, allowance: Allowance, *, with_code: bool = Fa
         free = json.loads(check(archive, manifest, FREE))
         saved = replace(saved, free=free, source=check_in_pages(archive, manifest, SOURCE))
         saved = replace(saved, general=tuple(_general_from(free, general)))
+    names = list(map(str, manifest.get(BODIES, [])))
+    if len(set(names)) < len(names):
+        raise ValueError("a loop has two bodies")
+    bodies = {n: check(archive, manifest, body_member(i)) for i, n in enumerate(names)}
+    saved = replace(saved, bodies=bodies, allowance=allowance)
     if TAIL in manifest["members"]:
         members = manifest["members"]
         model, text = (check(archive, manifest, name) for name in (TAIL, TAIL_TEXT))

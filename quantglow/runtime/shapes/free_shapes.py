@@ -97,7 +97,8 @@ class FreeShapes(Concise):
     whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
     ``identity`` stands for all of a model's contents in the names of stored programs; it is empty
     for one that comes from no file.  ``is_late``: nodes decide sizes.  These may agree in a run
-    only: then there is no graph, and the fallback runs the model in parts.
+    only: then there is no graph, and the fallback runs the model in parts.  ``inner`` gives the
+    programs of models inside of this one.
     """
 
     signature: Signature
@@ -109,6 +110,7 @@ class FreeShapes(Concise):
     opened: Opened = NOTHING_OPENED
     identity: str = ""
     is_late: bool = False
+    inner: Callable[[], tuple[ServedShapes, ...]] = tuple
     most_values: int = MOST_VALUES
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
@@ -166,7 +168,7 @@ class FreeShapes(Concise):
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else served_case(first)
         values = None if case is None else case.value_map
-        if graph.has_free_sizes:  # a file has graphs of plain sizes
+        if self.is_late or graph.has_free_sizes:  # a file has graphs of plain sizes
             graph, case = self.opened.graph, None
         if self.freedom is None:
             return graph, None
@@ -183,6 +185,7 @@ class FreeShapes(Concise):
         return (
             *(served_by_own(served_case(f).shapes, f.build) for f in single if not f.is_in_parts),
             *map(served_by_general, (*self.generals, *self.late.programs)),
+            *self.inner(),
             *(self.fallback.served() if self.fallback else ()),
         )
 

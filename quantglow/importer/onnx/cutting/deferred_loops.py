@@ -67,16 +67,25 @@ class LateLoop:
         return model
 
 
+def loop_name(node: External) -> str:
+    """The name of the loop whose result a node is: that of the first result that the Loop has,
+    whether anything reads it."""
+    (loop,) = onnx.ModelProto.FromString(node.model).graph.node
+    return str(next(filter(None, loop.output)))
+
+
 @dataclass(frozen=True)
 class ExternalLoop:
     """The loop of External nodes that are results of one Loop.
 
+    name      see ``loop_name``
     model     ONNX model of the whole loop, equal for equal loops
     late      the loop
     operands  names of the operands of the nodes, by those of the inputs of ``model``
     results   names of the outputs of ``model``, by the numbers of the nodes' outputs
     """
 
+    name: str
     model: bytes
     late: LateLoop
     operands: Mapping[str, str]
@@ -106,7 +115,8 @@ class ExternalLoop:
         late = LoopNode(model, loop, infos, {}).apart()
         if late is None:
             return None
-        return ExternalLoop(model.SerializeToString(deterministic=True), late, args, results)
+        content = model.SerializeToString(deterministic=True)
+        return ExternalLoop(loop_name(node), content, late, args, results)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ import onnx
 
 from quantglow.importer.onnx.nodes.values import tensor_array
 from quantglow.importer.onnx.reading.light_models import light_decoded, serialize, tensor_nbytes
-from quantglow.importer.onnx.reading.proto import all_nodes
+from quantglow.importer.onnx.reading.proto import all_nodes, iterate_graphs
 from quantglow.importer.onnx.source import Source, open_light
 from quantglow.importer.onnx.weights.locations import (
     GraphConstants,
@@ -217,9 +217,10 @@ def _elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Co
 
 
 def _tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
-    """Initializers and Constants of some element types, by the names of values; none that occur
-    twice."""
-    named = [(tensor.name, tensor) for tensor in proto.graph.initializer]
+    """Initializers and Constants of some element types, those of subgraphs included, by the names of
+    values; none that occur twice."""
+    graphs = iterate_graphs(proto)
+    named = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
     for node in all_nodes(proto.graph.node):
         if node.op_type == "Constant" and not node.domain:
             named += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]

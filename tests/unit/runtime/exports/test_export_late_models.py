@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.api.models.families import Built, free_programs, open_late_family
+from quantglow.api.models.families import Built, open_late_family
+from quantglow.api.models.programs import free_programs
 from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.family import Case

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.api.models.parts import loop_driver
+from quantglow.api.models.programs import loop_driver
 from quantglow.evaluation.macs import count_by_run
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Case
