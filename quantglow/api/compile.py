@@ -22,7 +22,7 @@ from quantglow.api.models.families import (
 from quantglow.api.models.parts import ModelFallback, stage_tail
 from quantglow.api.models.programs import build_programs
 from quantglow.api.options import InputShapes, ModelOptions, OneModel, ProgramOptions
-from quantglow.evaluation.report import build_report
+from quantglow.evaluation.report import Report, build_report
 from quantglow.importer import model_as_onnx
 from quantglow.importer.onnx import Source, open_model, split
 from quantglow.ir.graph.family import Family
@@ -155,5 +155,8 @@ def _compile_family(
         return compile_on_use(build_programs(Built(family), compiler, whole), family.notes)
     programs = build_programs(Built(family), compiler, whole, graph)
     notes = (*family.notes, *float_notes(graph))
-    report = replace(build_report(programs.first.build, seconds), notes=notes)
-    return CompiledModel(programs, lambda: report)
+
+    def report() -> Report:  # what a loop leaves to onnxruntime is known when it has run
+        return replace(build_report(programs.first.build, seconds), notes=notes)
+
+    return CompiledModel(programs, report)

@@ -71,7 +71,11 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
         weights=WeightSizes.of(calibrated.float_graph, candidate.graph),
         source=page_source(quantized),
     )
-    return CompiledModel(programs, lambda: report, profile)
+
+    def now() -> Report:  # what a loop leaves to onnxruntime is known when it has run
+        return replace(report, fallback=build.fallback)
+
+    return CompiledModel(programs, now, profile)
 
 
 def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:

@@ -20,6 +20,7 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.signature import Shapes
+from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Values
 from quantglow.ir.symbolic.guards import Conditions, Guards
 from quantglow.ir.symbolic.size import Dim, Size
@@ -85,6 +86,17 @@ class SegmentedProgram(Concise):
         sizes = late_sizes(self.graph).values()
         names = (dict(segment.graph.outputs) for segment in self.segments)
         return tuple(tuple(late for late in sizes if late.node.name in n) for n in names)
+
+    @cached_property
+    def beside_late(self) -> frozenset[str]:
+        """Names of the results of nodes, one of whose results has a late size."""
+        names = {late.node.name for late in chain.from_iterable(self.late)}
+        calls: dict[tuple[bytes, tuple[Node, ...]], list[str]] = {}
+        for node in self.graph.nodes:
+            if isinstance(node, External):
+                calls.setdefault((node.model, node.args), []).append(node.name)
+        results = (call for call in calls.values() if not names.isdisjoint(call))
+        return frozenset(chain.from_iterable(results))
 
     @cached_property
     def symbols_before(self) -> tuple[frozenset[str], ...]:

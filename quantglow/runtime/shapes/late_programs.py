@@ -114,13 +114,15 @@ class LateExecutable(Concise):
     def _reusable(
         self, program: SegmentedProgram, values: Mapping[str, Array], late: Shapes
     ) -> dict[str, Array]:
-        """The values of another program that have the same meaning in this one: the late ones, and
-        those that are computed alike.  Values that passes made may only be called alike."""
+        """The values of another program that have the same meaning in this one: the late ones with
+        what their operators gave beside them, and those that are computed alike.  Values that
+        passes made may only be called alike."""
         meanings, others = self.program.meanings, program.meanings
+        decided = late.keys() | (self.program.beside_late & program.beside_late)
         return {
             name: array
             for name, array in values.items()
-            if name in late or meanings.get(name, b"") == others[name]
+            if name in decided or meanings.get(name, b"") == others[name]
         }
 
     def _pending(self, values: Mapping[str, Array]) -> list[int]:

@@ -217,8 +217,8 @@ def _elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Co
 
 
 def _tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
-    """Initializers and Constants of some element types, those of subgraphs included, by the names of
-    values; none that occur twice."""
+    """Initializers and Constants of some element types by the names of values, those of subgraphs
+    included; none that occur twice."""
     graphs = iterate_graphs(proto)
     named = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
     for node in all_nodes(proto.graph.node):
