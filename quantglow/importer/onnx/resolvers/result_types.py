@@ -37,10 +37,14 @@ PERIOD = 8
 
 @dataclass(frozen=True)
 class ResultType:
-    """The type of a result; None for sizes that are known late, when the node has run."""
+    """The type of a result; None for sizes that are known late, when the node has run.
+
+    ``declared``: the ONNX type of a sequence, optional or map.
+    """
 
     dtype: DType
     dims: tuple[Dim | None, ...]
+    declared: onnx.TypeProto | None = None
 
     @property
     def rank(self) -> int:
@@ -139,7 +143,7 @@ def _leaf_sizes(value: Any) -> Iterator[Any]:
     if isinstance(value, KnownSizes):
         yield from value.array.reshape(-1).tolist()
     else:
-        yield from getattr(value, "type", value).shape
+        yield from getattr(value, "type", value).shape or ()
 
 
 def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) -> onnx.ModelProto:
@@ -152,6 +156,8 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
         if isinstance(value, KnownSizes):
             array = _integers(value.array, sizes)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
+        elif not info.type.HasField("tensor_type"):
+            model.graph.input.append(info)
         else:
             shape = [_integer(size, sizes) for size in _leaf_sizes(value)]
             element = info.type.tensor_type.elem_type
