@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import onnx
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import Dim, Shape
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError, UnsupportedOpError
@@ -197,10 +197,17 @@ class Foreign:
 @dataclass(frozen=True, eq=False)
 class ObjectValue:
     """A run-time value that only other runtimes compute with: strings, a sequence, an optional or a
-    map.  ``declared`` is its ONNX type, without the sizes that are free."""
+    map.  ``declared`` is its ONNX type, without the sizes that are free; ``inner``: those of the
+    tensors in it, free ones too, None for open ones."""
 
     node: Node
     declared: onnx.TypeProto
+    inner: tuple[Dim | None, ...] = ()
+
+    @property
+    def sizes(self) -> Iterator[Dim]:
+        """The sizes on which its type depends."""
+        yield from (size for size in self.shape or self.inner if size is not None)
 
     @property
     def onnx_type(self) -> int:
@@ -224,6 +231,32 @@ Value = Node | KnownValue | Foreign | IntegerValue | ObjectValue
 def is_opaque(declared: onnx.TypeProto) -> bool:
     """Whether an ONNX type is one of sequences, optionals or maps."""
     return declared.WhichOneof("value") not in (None, "tensor_type")
+
+
+def inner_tensor(declared: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
+    """The type of the tensors in a sequence or an optional; None where it has a map."""
+    while not declared.HasField("tensor_type"):
+        match declared.WhichOneof("value"):
+            case "sequence_type":
+                declared = declared.sequence_type.elem_type
+            case "optional_type":
+                declared = declared.optional_type.elem_type
+            case _:
+                return None
+    return declared.tensor_type
+
+
+def with_inner_sizes(declared: onnx.TypeProto, sizes: Sequence[Dim | None]) -> onnx.TypeProto:
+    """The type of a sequence or optional with these sizes of the tensors in it; those that are not
+    plain integers stay open."""
+    copy = onnx.TypeProto()
+    copy.CopyFrom(declared)
+    tensor = inner_tensor(copy)
+    for dim, size in zip(tensor.shape.dim if tensor else (), sizes, strict=True):
+        dim.Clear()
+        if isinstance(size, int):
+            dim.dim_value = size
+    return copy
 
 
 def type_text(declared: onnx.TypeProto) -> str:

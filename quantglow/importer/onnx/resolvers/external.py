@@ -11,7 +11,7 @@ the type of a sequence than that it is opaque: the models of the nodes have it a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,9 +33,11 @@ from quantglow.importer.onnx.nodes.values import (
     as_element,
     graph_dtype,
     held_dtype,
+    inner_tensor,
     is_opaque,
     value_onnx_type,
     value_shape,
+    with_inner_sizes,
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
@@ -72,8 +74,7 @@ def left_to_fallback(
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
-    opaque = {name: kind.declared for name, kind in inferred.items() if kind.declared}
-    infos = [value_info(name, types[name], opaque.get(name)) for name in outputs]
+    infos = [value_info(name, types[name], _declared_type(inferred.get(name))) for name in outputs]
     single.proto.graph.output.extend(infos)
     try:
         onnx.checker.check_model(single.proto)
@@ -96,8 +97,16 @@ def left_to_fallback(
             op_type=qualify(proto),
             reason=reason,
         )
-        values[name] = ObjectValue(node, info.type) if is_object else node
+        inner = inferred[name].dims if types[name].dtype is DType.OPAQUE else ()
+        values[name] = ObjectValue(node, info.type, inner) if is_object else node
     return values
+
+
+def _declared_type(kind: ResultType | None) -> onnx.TypeProto | None:
+    """The ONNX type of an opaque result, with the sizes that are known; None for other ones."""
+    if kind is None or kind.declared is None:
+        return None
+    return with_inner_sizes(kind.declared, kind.dims)
 
 
 def _operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
@@ -199,10 +208,7 @@ def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     def types_at(sizes: Sizing) -> Types:
         return _inferred_types(at_sizes(proto, scope.values, sizes), scope)
 
-    # Sizes inside of sequences have no formulas: they stay open.
-    opened = _inferred_types(proto, scope).items()
-    opaque = {name: kind for name, kind in opened if kind.declared is not None}
-    return {**free_types(free, types_at), **opaque}
+    return free_types(free, types_at)
 
 
 def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
@@ -210,6 +216,9 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
     be held."""
     complete = {}
     for name, kind in types.items():
+        if kind.declared is not None:
+            complete[name] = TensorType(kind.dtype, ())
+            continue
         # A result of another name in the graph could not be found again by its name.
         is_new = name in scope.used and name not in scope.claimed
         if None not in kind.dims or (scope.late is not None and is_new):
@@ -243,20 +252,26 @@ def _result_type(*kinds: onnx.TypeProto | None) -> ResultType | None:
         if each is None or not each.WhichOneof("value"):
             continue
         if is_opaque(each):
-            return ResultType(DType.OPAQUE, (), each)
+            inner = inner_tensor(each)
+            return ResultType(DType.OPAQUE, _sizes_in(inner) if inner else (), each)
         tensor = each.tensor_type
         dtype = _exact_dtype(tensor.elem_type)
-        dims = tensor.shape.dim
         if dtype is None or not tensor.HasField("shape"):
             continue
-        sizes = [int(d.dim_value) if d.HasField("dim_value") else None for d in dims]
+        sizes = _sizes_in(tensor)
         if not 0 < math.prod(size for size in sizes if size is not None) <= MAX_ELEMENTS:
             continue
-        kind = ResultType(dtype, tuple(sizes))
+        kind = ResultType(dtype, sizes)
         if None not in sizes:
             return kind
         open_kind = open_kind or kind
     return open_kind
+
+
+def _sizes_in(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
+    """The sizes that a type states."""
+    dims = tensor.shape.dim
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in dims)
 
 
 def _exact_dtype(onnx_type: int) -> DType | None:
@@ -279,21 +294,30 @@ def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
     groups: dict[tuple[bytes, tuple[Node, ...]], list[External]] = {}
     for node in nodes:
         groups.setdefault((node.model, node.args), []).append(node)
-    declared: dict[Node, onnx.TypeProto] = {}
-    for number, ((model, args), members) in enumerate(groups.items()):
-        part = onnx.ModelProto.FromString(model).graph
-        declared |= {arg: info.type for arg, info in zip(args, part.input, strict=True)}
-        declared |= {member: part.output[member.output].type for member in members}
-        _add_part(joined.graph, part, members, f"{number}:")
-    inside = set(nodes)
+    for number, ((model, _), members) in enumerate(groups.items()):
+        _add_part(joined.graph, onnx.ModelProto.FromString(model).graph, members, f"{number}:")
+    inside, types = set(nodes), opaque_types(nodes)
     outside = dict.fromkeys(arg for node in nodes for arg in node.args if arg not in inside)
     for arg in outside:
         if isinstance(arg, Constant):
             joined.graph.initializer.append(onnx.numpy_helper.from_array(arg.value, arg.name))
         else:
-            joined.graph.input.append(value_info(arg.name, arg.type, declared[arg]))
-    joined.graph.output.extend(value_info(n.name, n.type, declared[n]) for n in read)
+            joined.graph.input.append(value_info(arg.name, arg.type, types.get(arg)))
+    joined.graph.output.extend(value_info(n.name, n.type, types.get(n)) for n in read)
     return bytes(joined.SerializeToString())
+
+
+def opaque_types(nodes: Iterable[Node]) -> dict[Node, onnx.TypeProto]:
+    """The ONNX types of the opaque operands and results of External nodes."""
+    types: dict[Node, onnx.TypeProto] = {}
+    for node in nodes:
+        if isinstance(node, External) and any(
+            value.type.dtype is DType.OPAQUE for value in (node, *node.args)
+        ):
+            graph = onnx.ModelProto.FromString(node.model).graph
+            types[node] = graph.output[node.output].type
+            types |= {arg: info.type for arg, info in zip(node.args, graph.input, strict=True)}
+    return {node: declared for node, declared in types.items() if is_opaque(declared)}
 
 
 def _add_part(
