@@ -37,8 +37,6 @@ PRODUCTS = {"Conv", "Gemm", "MatMul"}
 LATE = ("detector", "rows", "crops", "loop", "decoder")
 """Kinds with products behind what decides shapes."""
 
-STRINGS_FIRST = "a model that begins with strings runs whole in onnxruntime"
-
 
 def kinds(*names: str, **reasons: str) -> list[Any]:
     """Parameters of a test: kinds of models (none: all), and why some are expected to fail."""
@@ -141,7 +139,7 @@ def test_a_string_is_the_label_of_the_highest_score() -> None:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
+@pytest.mark.parametrize("kind", kinds())
 def test_products_before_the_late_part_are_int8(kind: str) -> None:
     layers = [layer for layer in quantized(kind).report.layers if layer.op in PRODUCTS]
     assert layers and {layer.precision for layer in layers} == {"int8"}
@@ -162,7 +160,7 @@ def test_models_are_compiled_to_their_end(kind: str) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
+@pytest.mark.parametrize("kind", kinds())
 def test_the_report_has_the_share_of_int8(kind: str) -> None:
     """The first sample has the largest late size, and the total is that of the float model."""
     share, late = quantized(kind).report.int8_share, late_model(kind)
@@ -198,7 +196,7 @@ def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
+@pytest.mark.parametrize("kind", kinds())
 def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
     compiled = quantized(kind)
     path = saved(kind, folder)
@@ -294,7 +292,7 @@ def test_the_exported_model_agrees_where_nothing_is_chosen(kind: str, folder: Pa
     assert largest_error(session.run(feeds), quantized(kind).run(None, feeds)) < NEAR
 
 
-@pytest.mark.parametrize("kind", kinds(words=STRINGS_FIRST))
+@pytest.mark.parametrize("kind", kinds())
 def test_weights_of_the_exported_model_are_int8(kind: str, folder: Path) -> None:
     """Matrices of products; the table of an embedding is none."""
     graphs = [exported(kind, folder).graph]

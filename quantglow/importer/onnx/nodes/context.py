@@ -23,13 +23,14 @@ from quantglow.importer.onnx.nodes.values import (
     KnownSizes,
     KnownValue,
     Layout,
+    ObjectValue,
     Value,
     as_element,
     as_float32,
+    element_in_words,
     graph_dtype,
     is_float_type,
     node_origin,
-    type_in_words,
     value_onnx_type,
     value_shape,
 )
@@ -195,7 +196,7 @@ class ImportScope:
             raise AlreadyReported
         dtype = graph_dtype(value.onnx_type)
         if dtype is None:
-            kind = type_in_words(value.onnx_type)
+            kind = element_in_words(value)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
         if isinstance(value, IntegerValue):
             return self.share(value, "integers", lambda: _integer_values(name, value, dtype, self))
@@ -217,7 +218,7 @@ class ImportScope:
         """``tensor``, which must be float."""
         value = self.values[name]
         if not is_float_type(value_onnx_type(value)) and not getattr(value, "reported", False):
-            kind = type_in_words(value_onnx_type(value))
+            kind = element_in_words(value)
             raise Unsupported(f"{name!r} is {kind}; this operator computes float tensors only")
         return self.tensor(name)
 
@@ -362,6 +363,8 @@ class Call:
         """The shape of an operand of any type."""
         value = self.value(position)
         shape = value_shape(value)
+        if shape is None and isinstance(value, ObjectValue):
+            raise Unsupported(f"{self.value_name(position)!r} is {value.kind}, which has no shape")
         if shape is None:
             raise AlreadyReported
         return shape
@@ -420,7 +423,7 @@ class Call:
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 
 
-Result = Node | Array | KnownValue | IntegerValue
+Result = Node | Array | KnownValue | IntegerValue | ObjectValue
 Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
