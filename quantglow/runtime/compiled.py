@@ -63,7 +63,7 @@ def save_with_code(
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         plain = os.path.join(folder, "model.qgm")
         save(plain, *contents)
-        code = code_for(plain, targets, programs.compiler, programs.cases)
+        code = code_for(plain, targets, programs.compiler, programs.cases_with_results)
     save(path, *contents, code)
 
 

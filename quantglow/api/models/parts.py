@@ -263,6 +263,10 @@ class ModelFallback:
             entries.append(served_by_onnxruntime(shapes, why))
         return tuple(entries)
 
+    def cases_with_results(self) -> list[Case]:
+        """The cases of its programs, with the sizes that results had."""
+        return self._whole_graphs.cases_with_results
+
     def original(self) -> bytes:
         """The ONNX model."""
         return self.source.serialize()

@@ -127,16 +127,17 @@ class Case(FreeCase):
         return dict(self.shapes)
 
     def to_json(self) -> list[Any]:
-        """Shapes and values in types that ``json`` writes."""
-        return [dict(self.shapes), self.value_map]
+        """Shapes, values and shapes of results in types that ``json`` writes."""
+        return [dict(self.shapes), self.value_map, dict(self.late)]
 
     @staticmethod
     def from_json(data: Sequence[Any]) -> Case:
         """The case from the result of ``to_json``.  Raises ``TypeError`` or ``ValueError``."""
-        shapes, values = data
+        shapes, values, late = data
         case = Case.of({str(name): tuple(map(int, shape)) for name, shape in shapes.items()})
         deciding = None if values is None else Case.of({}, values_from_json(values)).values
-        return replace(case, values=deciding)
+        results = tuple((str(name), tuple(map(int, shape))) for name, shape in late.items())
+        return replace(case, values=deciding, late=results)
 
     @property
     def whatever_values(self) -> Case:

@@ -162,6 +162,12 @@ class FreeShapes(Concise):
         with self._lock:
             return list(self._cache.programs)
 
+    @property
+    def cases_with_results(self) -> list[Case]:
+        """The cases, and those of programs for sizes that results had."""
+        inner = self.fallback.cases_with_results() if self.fallback else []
+        return list(dict.fromkeys([*self.cases, *self.late.cases, *inner]))
+
     def contents(self) -> tuple[Graph, Freedom | None]:
         """The first graph, or that of a file before there is one, and the other contents."""
         first = self._cache.first

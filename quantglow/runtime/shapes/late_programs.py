@@ -190,12 +190,18 @@ class LatePrograms(Concise):
     graph_at: Callable[[FreeCase], Graph]
     compiler: Compiler
     _programs: list[SegmentedProgram] = field(default_factory=list)
+    _cases: list[Case] = field(default_factory=list)
     _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     @property
     def programs(self) -> tuple[SegmentedProgram, ...]:
         """The programs, the oldest first."""
         return tuple(self._programs)
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The cases that the programs were made for."""
+        return tuple(self._cases)
 
     def serving(self, case: Case) -> LateExecutable | None:
         """The executable of a case by a program that is there; None where none serves it."""
@@ -214,7 +220,8 @@ class LatePrograms(Concise):
                 program = self._plan(case, graph)
                 program.executable  # noqa: B018 - made here: it may add guards
                 self._programs.append(program)
-                del self._programs[:-MOST_PROGRAMS]
+                self._cases.append(case)
+                del self._programs[:-MOST_PROGRAMS], self._cases[:-MOST_PROGRAMS]
                 executable = self.serving(case)
         assert executable is not None, "a program serves the case that it was made for"
         return executable

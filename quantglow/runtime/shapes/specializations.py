@@ -186,6 +186,10 @@ class ModelPrograms(Protocol):
         """Cases of the programs that are kept, the last used one last."""
 
     @property
+    def cases_with_results(self) -> list[Case]:
+        """The cases, and those of programs for sizes that results had."""
+
+    @property
     def target(self) -> str:
         """Name of the code's target."""
 
@@ -236,6 +240,11 @@ class OneShape(Concise):
     @property
     def cases(self) -> list[Case]:
         """None: its program serves one shape."""
+        return []
+
+    @property
+    def cases_with_results(self) -> list[Case]:
+        """None."""
         return []
 
     @property
@@ -320,6 +329,9 @@ class Fallback(Protocol):
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
 
+    def cases_with_results(self) -> list[Case]:
+        """The cases of its programs, with the sizes that results had."""
+
     def original(self) -> bytes:
         """The ONNX model that it runs."""
 
@@ -363,6 +375,10 @@ class FallbackOnUse:
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
         return () if self._begun is None else self._begun.served()
+
+    def cases_with_results(self) -> list[Case]:
+        """The cases of its programs, with the sizes that results had."""
+        return [] if self._begun is None else self._begun.cases_with_results()
 
     def original(self) -> bytes:
         """The ONNX model that it runs."""

