@@ -52,6 +52,7 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import (
     CompileBudgetError,
     FallbackError,
+    FileFormatError,
     InputError,
     ModelError,
     QuantglowError,
@@ -347,7 +348,7 @@ class FreeShapes(Concise):
                 return self._at_late(case, self.late.executable(case, graph))
             build = self.compiler.compile(graph)
             self._stored.keep(case, graph)
-        except CompileBudgetError:
+        except (CompileBudgetError, FileFormatError):
             raise
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and case.values is not None:

@@ -12,9 +12,19 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.runtime.saved.archives import BODY, REST, TAIL, TAIL_WEIGHTS
+from quantglow.runtime.saved.archives import (
+    BODIES,
+    FREE,
+    GRAPH,
+    LOOPS_VERSION,
+    SOURCE,
+    body_member,
+)
 from tests.support.attending_loop import LAYERS, attending_loop, feeds_of
 from tests.support.combinations import mark_slow
+from tests.unit.runtime.saved.test_saved_versions import FILES as SAVED_FILES
+from tests.unit.runtime.saved.test_saved_versions import manifest_of
+from tests.unit.runtime.saved.test_saving import repacked, resigned
 
 TRIPS = 70
 
@@ -45,22 +55,22 @@ def saved(
     samples = [feeds_of(model, seed) for seed in range(4)]
     options: dict[str, Any] = {"num_threads": 1, "effort": "fast", "verify": False}
     compiled = qg.quantize_and_compile(model, samples, progress=False, **options)
-    assert isinstance(compiled, qg.PartlyCompiledModel) and compiled.staged is not None
-    assert compiled.staged.loop is not None and compiled.staged.loop.is_int8
+    assert any("in int8, calibrated" in note for note in compiled.report.notes)
     compiled.save(path)
     return model, compiled, path
 
 
-@pytest.mark.slow
-def test_the_tail_has_no_weights_of_the_body(saved: Any) -> None:
-    _, _, path = saved
+def test_weights_of_the_body_stand_in_the_file_of_the_body(saved: Any) -> None:
+    model, _, path = saved
+    assert manifest_of(path)["version"] == LOOPS_VERSION
     with zipfile.ZipFile(path) as archive:
-        places = json.loads(archive.read(TAIL_WEIGHTS))
-        tail = archive.read(TAIL)
+        places = json.loads(archive.read(FREE))["weights"]
+        parts = [archive.read(name) for name in (SOURCE, GRAPH)]
     assert {*LAYERS} <= places.keys()
-    assert all(places[name]["graph"].startswith((BODY, REST)) for name in LAYERS)
+    assert any(places[name]["graph"].startswith("final/") for name in LAYERS)
     for name in LAYERS:
-        assert onnx.numpy_helper.from_array(weight_of(saved[0], name)).raw_data not in tail
+        data = onnx.numpy_helper.from_array(weight_of(model, name)).raw_data
+        assert not any(data in part for part in parts)
 
 
 def weight_of(model: onnx.ModelProto, name: str) -> np.ndarray:
@@ -71,7 +81,6 @@ def weight_of(model: onnx.ModelProto, name: str) -> np.ndarray:
     return onnx.numpy_helper.to_array(tensors[0])
 
 
-@pytest.mark.slow
 def test_a_loaded_loop_gives_the_same_numbers(saved: Any, tmp_path: Path) -> None:
     model, compiled, path = saved
     loaded = qg.load(path, num_threads=2)
@@ -83,18 +92,46 @@ def test_a_loaded_loop_gives_the_same_numbers(saved: Any, tmp_path: Path) -> Non
             np.testing.assert_array_equal(one, another)
 
 
-@pytest.mark.slow
 def test_onnxruntime_runs_the_loop_with_the_weights_of_the_file(saved: Any) -> None:
     """It runs where the body has no program, before the model is saved and after it is loaded."""
     model, compiled, path = saved
-    loaded, feeds = qg.load(path, num_threads=1), feeds_of(model, 8)
-    assert isinstance(loaded, qg.PartlyCompiledModel)
-    results = []
-    for each in (compiled, loaded):
-        assert each.staged is not None and each.staged.loop is not None
-        session = each.staged.loop.session
-        reads = {name: feeds[name] for name in session.input_names if name in feeds}
-        assert reads.keys() == {*session.input_names}
-        results.append(session.run(reads))
+    feeds, results = feeds_of(model, 8), []
+    for each in (compiled, qg.load(path, num_threads=1)):
+        each.run(None, feeds)
+        (driver,) = each.specialisations.compiler.drivers
+        *_, loop = driver._loops.values()
+        results.append(loop.session.run({name: feeds[name] for name in loop.session.input_names}))
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def other_body(members: dict[str, bytes]) -> None:
+    """The body is that of no loop of the model."""
+    members[body_member(0)] = (SAVED_FILES / "version12.qgm").read_bytes()
+
+
+def no_body(members: dict[str, bytes]) -> None:
+    """The body is no file."""
+    members[body_member(0)] = members[body_member(0)][:-100]
+
+
+DAMAGE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a body of another model": (other_body, {}),
+    "no body": (no_body, {}),
+    "a loop more": (lambda members: None, {BODIES: ["final", "other"]}),
+    "a loop twice": (lambda members: None, {BODIES: ["final", "final"]}),
+    "no list": (lambda members: None, {BODIES: 3}),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_bodies_are_refused(saved: Any, kind: str) -> None:
+    model, _, path = saved
+    edit, changes = DAMAGE[kind]
+
+    def damage(members: dict[str, bytes]) -> None:
+        edit(members)
+        resigned(members, **changes)
+
+    with pytest.raises(qg.FileFormatError, match="Remedy"):
+        qg.load(repacked(path, damage), num_threads=1).run(None, feeds_of(model, 1))
