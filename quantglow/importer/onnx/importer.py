@@ -417,6 +417,11 @@ def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
 def output_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
     value = scope.values[name]
+    if isinstance(value, KnownValue) and value.onnx_type == onnx.TensorProto.STRING:
+        tensor = onnx.numpy_helper.from_array(value.array)
+        constant = onnx.helper.make_node("Constant", [], [name], value=tensor)
+        values = left_to_fallback(constant, scope, "no graph holds strings") or {}
+        value = values.get(name, value)
     if isinstance(value, IntegerValue) and value.is_stored:
         return value.node
     if (held := object_value(value, scope)) is not None:
