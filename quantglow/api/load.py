@@ -18,7 +18,7 @@ from quantglow.evaluation.report import Report, build_report
 from quantglow.ir.graph.family import Case, FreeCase, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature, are_outputs
-from quantglow.ir.ops.external import NO_MODEL, External
+from quantglow.ir.ops.external import External
 from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
@@ -361,10 +361,8 @@ class Reopened:
 def _check_externals(graph: Graph, *, is_run: bool = True) -> None:
     """Check the ONNX nodes inside a graph from a file; one that is not run may have some without
     their models.  Raises ``FileFormatError``."""
-    nodes = [node for node in graph.nodes if isinstance(node, External)]
-    if externals := [node for node in nodes if is_run or node.model != NO_MODEL]:
+    if any(isinstance(node, External) for node in graph.nodes):
         # Only here: a process without nodes of the fallback needs no onnx.
-        from quantglow.importer.onnx.resolvers.external import check_external
+        from quantglow.importer.onnx.resolvers.external import check_externals
 
-        for node in externals:
-            check_external(node)
+        check_externals(graph, is_run=is_run)

@@ -72,10 +72,8 @@ def group_outputs(arrays: Sequence[Array], samples: int) -> Outputs:
 
 
 def flatten_samples(samples: Sequence[Mapping[str, Array]], names: Sequence[str]) -> list[Array]:
-    """The arrays of each sample in turn, in the order of ``names``; texts in a form that goes to
-    another process."""
-    arrays = (np.asarray(feeds[name]) for feeds in samples for name in names)
-    return [array.astype(np.str_) if array.dtype.kind == "O" else array for array in arrays]
+    """The arrays of each sample in turn, in the order of ``names``."""
+    return [np.asarray(feeds[name]) for feeds in samples for name in names]
 
 
 def feeds_from(arrays: Sequence[Array], names: Sequence[str]) -> list[dict[str, Array]]:

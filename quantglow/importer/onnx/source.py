@@ -36,6 +36,7 @@ from quantglow.importer.onnx.reading.label_codes import with_label_codes
 from quantglow.importer.onnx.reading.light_models import Weights, light, source_hash, whole
 from quantglow.importer.onnx.reading.loading import check, check_age, load_model
 from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, infer, opset_versions
+from quantglow.importer.onnx.resolvers.external import opaque_types
 from quantglow.ir.graph.family import FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
@@ -165,7 +166,9 @@ class Source:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
         aliases = _renamed_values(self.decoded[1], scope)
-        graph = Graph(scope.inputs, named, self.source_hash, self.declared)
+        types = opaque_types(node for _, node in named)
+        texts = {name: type_text(types[node]) for name, node in named if node in types}
+        graph = Graph(scope.inputs, named, self.source_hash, {**self.declared, **texts})
         if scope.late is not None and scope.guards is not None:
             check_sources(graph, scope.guards)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))

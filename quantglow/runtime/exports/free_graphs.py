@@ -48,9 +48,6 @@ LATE_SIZES = (USUAL, 6, 4, 12, 10, *range(14, 1024, 2))
 """Sizes of results at which a graph is made: even, since models take pairs, and few first, since
 results seldom have more rows than inputs."""
 
-NEVER_EMPTY = frozenset({"StringNormalizer"})
-"""Operators whose results have an element at least: an empty string where none is left."""
-
 Sizes = Mapping[str, int]
 """Sizes of symbols."""
 
@@ -302,7 +299,7 @@ class FreeGraph:
         yield {name: hint + 1 + i for i, (name, hint) in enumerate(self.hints.items())}
         yield {name: 2 * hint + 1 for name, hint in self.hints.items()}
         for name, hint in self.hints.items():
-            smallest = (0, 1) if name in self.late and _may_be_empty(self.late[name]) else (1,)
+            smallest = (0, 1) if name in self.late else (1,)
             for size in (*smallest, *_others(hint)):
                 yield {**self.hints, name: size}
 
@@ -412,11 +409,6 @@ class ShapeComparison:
                 other = set(_operand_names(special.graph.by_name(name)))
                 names += [operand for operand in _operand_names(node) if operand in other]
         return list(dict.fromkeys(names))
-
-
-def _may_be_empty(source: SizeSource) -> bool:
-    """Whether a late size may be 0."""
-    return not (isinstance(source.node, External) and source.node.op_type in NEVER_EMPTY)
 
 
 def _have_types_of(one: Graph, other: Graph, sizes: Sizes) -> bool:

@@ -21,6 +21,7 @@ from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     Foreign,
+    ItemsValue,
     KnownValue,
     ObjectValue,
     Value,
@@ -130,7 +131,8 @@ class _Cut:
         if isinstance(value, KnownValue):
             is_held = graph_dtype(value.onnx_type) is not None and value.array.size > 0
             return name in self.outputs and not is_held
-        return isinstance(value, Foreign | ObjectValue) or value in self.scope.placeholders
+        is_foreign = isinstance(value, Foreign | ObjectValue | ItemsValue)
+        return is_foreign or value in self.scope.placeholders
 
     @property
     def head(self) -> list[onnx.NodeProto]:

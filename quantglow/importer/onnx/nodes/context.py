@@ -20,6 +20,7 @@ from quantglow.importer.onnx.nodes.values import (
     Coded,
     Foreign,
     IntegerValue,
+    ItemsValue,
     KnownSizes,
     KnownValue,
     Layout,
@@ -84,7 +85,7 @@ class ImportScope:
     model that is imported; ``in_definition``: by other nodes, which the model does not have.
     ``origins``: the node for which a name was claimed.  ``guards``: those of free sizes.
     ``late``: shapes of results that their nodes decide, for which the graph is made; None: such
-    nodes are refused.
+    nodes are refused.  ``objects``: sequences and optionals that something reads as they are.
     """
 
     opsets: dict[str, int]
@@ -110,6 +111,7 @@ class ImportScope:
     origins: dict[str, Origins] = field(default_factory=dict)
     guards: Guards | None = None
     late: Shapes | None = None
+    objects: dict[ItemsValue, ObjectValue] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -363,7 +365,7 @@ class Call:
         """The shape of an operand of any type."""
         value = self.value(position)
         shape = value_shape(value)
-        if shape is None and isinstance(value, ObjectValue):
+        if shape is None and isinstance(value, ObjectValue | ItemsValue):
             raise Unsupported(f"{self.value_name(position)!r} is {value.kind}, which has no shape")
         if shape is None:
             raise AlreadyReported
@@ -423,7 +425,7 @@ class Call:
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 
 
-Result = Node | Array | KnownValue | IntegerValue | ObjectValue
+Result = Node | Array | KnownValue | IntegerValue | ObjectValue | ItemsValue
 Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)

@@ -225,7 +225,26 @@ class ObjectValue:
         return type_text(self.declared)
 
 
-Value = Node | KnownValue | Foreign | IntegerValue | ObjectValue
+@dataclass(frozen=True, eq=False)
+class ItemsValue:
+    """A sequence or optional of which each item is a value of the model: ``items`` are their names,
+    none for an optional without an element.
+
+    ``maker`` makes it of them, for a reader that takes it as it is.
+    """
+
+    maker: onnx.NodeProto
+    items: tuple[str, ...]
+    onnx_type: int = int(onnx.TensorProto.UNDEFINED)
+    shape: None = None
+
+    @property
+    def kind(self) -> str:
+        """The type in words."""
+        return "an optional" if self.maker.op_type == "Optional" else "a sequence"
+
+
+Value = Node | KnownValue | Foreign | IntegerValue | ObjectValue | ItemsValue
 
 
 def is_opaque(declared: onnx.TypeProto) -> bool:
@@ -276,7 +295,7 @@ def type_text(declared: onnx.TypeProto) -> str:
 
 def element_in_words(value: Value) -> str:
     """The element type of a value, or its type where it is no tensor, for messages."""
-    if isinstance(value, ObjectValue) and value.shape is None:
+    if isinstance(value, ObjectValue | ItemsValue) and value.shape is None:
         return value.kind
     return type_in_words(value_onnx_type(value))
 

@@ -26,6 +26,7 @@ from quantglow.importer.onnx.nodes.context import (
 )
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.importer.onnx.nodes.values import (
+    ItemsValue,
     KnownSizes,
     KnownValue,
     ObjectValue,
@@ -35,6 +36,7 @@ from quantglow.importer.onnx.nodes.values import (
     held_dtype,
     inner_tensor,
     is_opaque,
+    type_text,
     value_onnx_type,
     value_shape,
     with_inner_sizes,
@@ -51,8 +53,9 @@ from quantglow.importer.onnx.resolvers.result_types import (
     free_types,
     ml_types,
 )
+from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.ops.external import External
+from quantglow.ir.ops.external import NO_MODEL, External
 from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
@@ -138,7 +141,8 @@ def _single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | No
         if node is None:
             return None
         args.append(node)
-        declared = value.declared if isinstance(value, ObjectValue) else None
+        held = None if value is None else object_value(value, scope)
+        declared = None if held is None else held.declared
         graph.input.append(value_info(name, node.type, declared))
     opsets = [onnx.helper.make_opsetid(domain, v) for domain, v in scope.opsets.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
@@ -148,14 +152,29 @@ def _single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | No
 
 def _resolve_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a value as ONNX has it, None where the graph has only codes of it."""
-    if isinstance(value := scope.values[name], ObjectValue):
-        return value.node
+    value = scope.values[name]
+    if (held := object_value(value, scope)) is not None:
+        return held.node
     try:
         node = scope.tensor(name)
     except (Unsupported, AlreadyReported):
         return None
     is_real = isinstance(value, Node) and node.type.quant is not None
     return None if is_real else node
+
+
+def object_value(value: Value, scope: ImportScope) -> ObjectValue | None:
+    """A value as other runtimes compute with it; None for one that the graph computes with, and for
+    a sequence that nothing makes."""
+    if isinstance(value, ItemsValue):
+        if value not in scope.objects:
+            results = left_to_fallback(value.maker, scope, "other runtimes read it as it is") or {}
+            held = results.get(value.maker.output[0])
+            if not isinstance(held, ObjectValue):
+                return None
+            scope.objects[value] = held
+        return scope.objects[value]
+    return value if isinstance(value, ObjectValue) else None
 
 
 def read_names(proto: onnx.NodeProto) -> Iterator[str]:
@@ -201,12 +220,14 @@ def value_info(
 
 def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the outputs of a model of one node, also where its operands have free sizes."""
-    free = free_sizes(proto, scope.values)
+    named = ((info.name, scope.values[info.name]) for info in proto.graph.input)
+    operands = {name: object_value(value, scope) or value for name, value in named}
+    free = free_sizes(proto, operands)
     if not free:
         return _inferred_types(proto, scope)
 
     def types_at(sizes: Sizing) -> Types:
-        return _inferred_types(at_sizes(proto, scope.values, sizes), scope)
+        return _inferred_types(at_sizes(proto, operands, sizes), scope)
 
     return free_types(free, types_at)
 
@@ -366,6 +387,18 @@ def _rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
         info.name = outer.get(info.name, info.name)
     for tensor in graph.initializer:
         tensor.name = outer.get(tensor.name, tensor.name)
+
+
+def check_externals(graph: Graph, *, is_run: bool = True) -> None:
+    """Check the ONNX nodes inside a graph from a file, and what it says of opaque outputs; one that
+    is not run may have some without their models.  Raises ``FileFormatError``."""
+    for node in graph.nodes:
+        if isinstance(node, External) and (is_run or node.model != NO_MODEL):
+            check_external(node)
+    types = opaque_types(node for _, node in graph.outputs)
+    for name, node in graph.outputs:
+        if node in types and graph.declared.get(name) != type_text(types[node]):
+            raise FileFormatError(f"output {name!r} is not {graph.declared.get(name)}")
 
 
 def check_external(node: External) -> None:

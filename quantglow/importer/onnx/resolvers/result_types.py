@@ -81,6 +81,12 @@ def _regression(operands: Sequence[TensorType], attributes: Attributes) -> tuple
     return _in_rows(operands, (DType.F32, (targets,)))
 
 
+def _columns_at(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+    """The columns of the first operand that the second one chooses; a vector is a row."""
+    x, chosen = operands
+    return (TensorType(x.dtype, (*(x.shape[:-1] or (1,)), chosen.size)),)
+
+
 def columns(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """Stated columns of all operands, side by side."""
     return _in_rows(operands, (DType.F32, (sum(attributes.get("inputdimensions", ())),)))
@@ -117,6 +123,7 @@ def _in_rows(
 
 
 RULES: dict[str, Rule] = {
+    "ArrayFeatureExtractor": _columns_at,
     "FeatureVectorizer": columns,
     "Imputer": _same_type,
     "LinearRegressor": _regression,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import Call, Result, Unsupported, importer
-from quantglow.importer.onnx.nodes.values import ObjectValue
+from quantglow.importer.onnx.nodes.values import ItemsValue, ObjectValue
 from quantglow.importer.onnx.operators.math.integers import (
     ON_INTEGERS,
     clip_at_run_time,
@@ -150,7 +150,7 @@ def _fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> 
 @importer("Identity")
 def identity(call: Call) -> Result:
     value = call.value(0)
-    return value if isinstance(value, ObjectValue) else call.tensor(0)
+    return value if isinstance(value, ObjectValue | ItemsValue) else call.tensor(0)
 
 
 @importer("Dropout")
