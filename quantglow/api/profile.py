@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow import profiling
 from quantglow.api.models.families import with_steps
 from quantglow.api.options import CalibratedModel, DataOptions
 from quantglow.api.pipeline.distributed_profiling import check_for_model, profile_on
+from quantglow.api.pipeline.loop_bodies import profile_with_bodies
 from quantglow.api.pipeline.request import computing, import_request
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.importer import as_onnx
@@ -54,7 +54,7 @@ def profile(options: ProfileArguments) -> Profile:
         if workers is not None:
             return profile_on(workers, source, options, options.profile_with)
         with computing(options.profile_with):
-            return profiling.profile(
+            return profile_with_bodies(
                 source.family,
                 source.data,
                 subset_size=options.subset_size,

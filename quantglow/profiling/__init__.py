@@ -15,7 +15,7 @@ from quantglow.profiling.histogram import (
     choose_range,
     squared_error,
 )
-from quantglow.profiling.profiles import Profile
+from quantglow.profiling.profiles import Profile, merge_bodies
 from quantglow.profiling.recording import profile
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Profile",
     "Range",
     "choose_range",
+    "merge_bodies",
     "profile",
     "squared_error",
 ]

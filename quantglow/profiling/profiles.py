@@ -2,7 +2,7 @@
 
 A profile is independent of the quantization chosen later.  Its file is a zip of ``manifest.json``
 and ``counts.npy`` (so ``numpy.load`` opens it).  The manifest holds a SHA-256 over everything else;
-reading trusts nothing and unpickles nothing.
+reading trusts nothing and unpickles nothing.  Version 2 has bodies of loops, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -33,7 +33,7 @@ from quantglow.support.processes.threads import run_undisturbed
 from quantglow.support.views import HasDrawing
 
 FORMAT = "quantglow-profile"
-VERSION = 1
+VERSION, BODIES_VERSION = 1, 2
 MAX_NBYTES, MAX_TEXT_NBYTES = 1 << 30, 64 << 20
 """Maximum size of the text and of the counts, in bytes; larger members are refused unread.  A
 model of 50,000 tensors stays below.  As Python objects the text takes 20 times as much."""
@@ -47,13 +47,15 @@ class Profile(Concise, HasDrawing):
     """One histogram for each float value, keyed by ONNX value name.
 
     ``source_hash`` binds it to the model, at any shape.  ``samples`` counts the runs of the model,
-    ``cases`` the runs with each combination of input shapes and deciding values.
+    ``cases`` the runs with each combination of input shapes and deciding values.  ``bodies`` are
+    profiles of trips of loops that compute the number of their trips, by the names of the loops.
     """
 
     source_hash: str
     histograms: Mapping[str, Histogram]
     samples: int = 0
     cases: Mapping[Case, int] = field(default_factory=dict)
+    bodies: Mapping[str, Profile] = field(default_factory=dict)
 
     @property
     def main_cases(self) -> list[Case]:
@@ -89,7 +91,8 @@ class Profile(Concise, HasDrawing):
             for name in names
         }
         cases = Counter(self.cases) + Counter(other.cases)
-        return Profile(self.source_hash, merged, self.samples + other.samples, cases)
+        bodies = merge_bodies(self.bodies, other.bodies)
+        return Profile(self.source_hash, merged, self.samples + other.samples, cases, bodies)
 
     def check(self, graph: Graph) -> None:
         """Raise ``ProfileMismatchError`` if it was recorded on another model than that of
@@ -116,16 +119,12 @@ class Profile(Concise, HasDrawing):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
-        runs = sorted(self.cases.items())
-        _write_profile(
-            file_path("path", path), self.source_hash, self.histograms, self.samples, runs
-        )
+        _write_profile(file_path("path", path), self)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read a file of ``save``.  Raises ``FileFormatError``."""
-        source_hash, histograms, samples, runs = _read_profile(file_path("path", path))
-        return Profile(source_hash, histograms, samples, dict(runs))
+        return _read_profile(file_path("path", path))
 
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:
@@ -138,34 +137,44 @@ class Profile(Concise, HasDrawing):
         return reduce(Profile.merge, parts)
 
 
-def _write_profile(
-    path: str | os.PathLike[str],
-    source_hash: str,
-    histograms: Mapping[str, Histogram],
-    samples: int,
-    runs: Sequence[Run] = (),
-) -> None:
+def merge_bodies(one: Mapping[str, Profile], other: Mapping[str, Profile]) -> dict[str, Profile]:
+    """The profiles of the bodies of both, by the names of their loops."""
+    merged = dict(sorted({**one, **other}.items()))
+    return merged | {name: one[name].merge(other[name]) for name in one.keys() & other.keys()}
+
+
+def _write_profile(path: str | os.PathLike[str], profile: Profile) -> None:
     """Write to a temporary file beside ``path``, then rename.  Raises ``FileFormatError``.
 
     Equal profiles give equal files, in whatever order their values were recorded.
     """
-    histograms = dict(sorted(histograms.items()))
-    parts = [h.counts for h in histograms.values()]
-    counts = np.concatenate([np.zeros(0, np.int64), *parts]).astype("<i8")
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "source_hash": source_hash,
-        "samples": samples,
-        "runs": [_run_facts(*run) for run in runs],
-        "tensors": {name: _describe(h) for name, h in histograms.items()},
-    }
+    parts = [np.zeros(0, np.int64)]
+    facts = _profile_facts(profile, parts)
+    counts = np.concatenate(parts).astype("<i8")
+    version = BODIES_VERSION if profile.bodies else VERSION
+    manifest: dict[str, Any] = {"format": FORMAT, "version": version, **facts}
     manifest["sha256"] = _digest(manifest, counts)
     with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(_entry("manifest.json"), json.dumps(manifest, indent=1))
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, counts, allow_pickle=False)
         archive.writestr(_entry("counts.npy"), buffer.getvalue())
+
+
+def _profile_facts(profile: Profile, parts: list[Array]) -> dict[str, Any]:
+    """What the manifest says of a profile, whose counts are appended to ``parts``."""
+    histograms = dict(sorted(profile.histograms.items()))
+    parts += [histogram.counts for histogram in histograms.values()]
+    facts: dict[str, Any] = {
+        "source_hash": profile.source_hash,
+        "samples": profile.samples,
+        "runs": [_run_facts(*run) for run in sorted(profile.cases.items())],
+        "tensors": {name: _describe(h) for name, h in histograms.items()},
+    }
+    if profile.bodies:
+        bodies = sorted(profile.bodies.items())
+        facts["bodies"] = {name: _profile_facts(body, parts) for name, body in bodies}
+    return facts
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -175,11 +184,8 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
-    """Source hash, histograms, number of samples, and their shapes if the file has them.
-
-    Raises ``FileFormatError``.
-    """
+def _read_profile(path: str | os.PathLike[str]) -> Profile:
+    """The profile in a file.  Raises ``FileFormatError``."""
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(_member(archive, "manifest.json", MAX_TEXT_NBYTES))
@@ -188,9 +194,10 @@ def _read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogra
             lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         )
         _check(manifest, counts)
-        histograms = _histograms(manifest["tensors"], counts)
-        runs = [_run(entry) for entry in manifest.get("runs", [])]
-        return str(manifest["source_hash"]), histograms, int(manifest["samples"]), runs
+        profile, rest = _profile_from(manifest, counts)
+        if len(rest):
+            raise ValueError("the counts do not fit the tensors")
+        return profile
     except OSError as error:
         raise FileFormatError(
             f"cannot read profile {os.fspath(path)!r}: {cause(error)}. Remedy: give the path of an "
@@ -198,9 +205,20 @@ def _read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogra
         ) from error
     except DAMAGED_CONTENT as error:
         raise FileFormatError(
-            f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "
-            f"altered ({error}). Remedy: profile the model again."
+            f"{os.fspath(path)!r} is not a profile of version {VERSION} or {BODIES_VERSION}, or it "
+            f"is truncated or altered ({error}). Remedy: profile the model again."
         ) from error
+
+
+def _profile_from(facts: Mapping[str, Any], counts: Array) -> tuple[Profile, Array]:
+    """A profile, and the counts behind its own.  Raises one of ``DAMAGED_CONTENT``."""
+    histograms, counts = _histograms(facts["tensors"], counts)
+    runs = [_run(entry) for entry in facts.get("runs", [])]
+    bodies: dict[str, Profile] = {}
+    for name, body in facts.get("bodies", {}).items():
+        bodies[str(name)], counts = _profile_from(body, counts)
+    source_hash, samples = str(facts["source_hash"]), int(facts["samples"])
+    return Profile(source_hash, histograms, samples, dict(runs), bodies), counts
 
 
 def is_profile(path: str | os.PathLike[str]) -> bool:
@@ -219,7 +237,8 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _check(manifest: Any, counts: Array) -> None:
-    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+    versions = (VERSION, BODIES_VERSION)
+    if manifest["format"] != FORMAT or manifest["version"] not in versions:
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if counts.dtype != np.dtype("<i8") or counts.ndim != 1 or (counts < 0).any():
         raise ValueError("counts must be a vector of non-negative int64")
@@ -255,7 +274,8 @@ def _describe(histogram: Histogram) -> dict[str, Any]:
     return fields
 
 
-def _histograms(tensors: Mapping[str, Any], counts: Array) -> dict[str, Histogram]:
+def _histograms(tensors: Mapping[str, Any], counts: Array) -> tuple[dict[str, Histogram], Array]:
+    """The histograms of tensors, and the counts that are left."""
     histograms: dict[str, Histogram] = {}
     position = 0
     for name, fields in tensors.items():
@@ -263,9 +283,7 @@ def _histograms(tensors: Mapping[str, Any], counts: Array) -> dict[str, Histogra
         part = counts[position : position + size].astype(np.int64)
         histograms[name] = _histogram(fields, part)
         position += size
-    if position != len(counts):
-        raise ValueError("the counts do not fit the tensors")
-    return histograms
+    return histograms, counts[position:]
 
 
 def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:

@@ -197,7 +197,7 @@ def share_at(kind: str, size: int, model: Any = None) -> float:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", kinds(*LATE, loop="a profile has no trips of a loop"))
+@pytest.mark.parametrize("kind", kinds(*LATE))
 def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
     model, samples = late_model(kind).model, late_model(kind).samples(9)
     profile = qg.profile(model, samples, progress=False)

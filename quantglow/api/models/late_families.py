@@ -17,7 +17,7 @@ from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node, ancestors
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.ops.external import External
+from quantglow.ir.ops.external import External, in_rank_of
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import find_guards
@@ -182,7 +182,7 @@ def _run_nodes(graph: Graph, nodes: Sequence[Node], feeds: RecordedFeeds) -> dic
         call = node.model, node.args
         if call not in calls:
             calls[call] = run_model(node.model, tuple(values[arg] for arg in node.args))
-        results[node.name] = calls[call][node.output]
+        results[node.name] = in_rank_of(node.type, calls[call][node.output])
     return results
 
 

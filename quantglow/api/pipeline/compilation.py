@@ -75,6 +75,9 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
     def now() -> Report:  # what a loop leaves to onnxruntime is known when it has run
         return replace(report, fallback=build.fallback)
 
+    bodies = quantized.prepared.bodies.items()
+    trips = {n: b.profile for n, b in bodies if not isinstance(b, str) and b.profile is not None}
+    profile = replace(profile, bodies={**profile.bodies, **trips})
     return CompiledModel(programs, now, profile)
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from quantglow import profiling
 from quantglow.api.models.families import open_float_family, open_float_late_family
 from quantglow.api.models.late_families import LateFamily
 from quantglow.api.options import DataOptions
+from quantglow.api.pipeline.loop_bodies import profile_with_bodies
 from quantglow.api.pipeline.request import Imported, computing
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Family
@@ -217,7 +217,7 @@ def places(samples: list[Located]) -> str:
 def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:
     """In a worker: the profile of some samples, and where it was recorded."""
     with _one_at_a_time, computing(asked[2]):
-        return environment(), profiling.profile(
+        return environment(), profile_with_bodies(
             worker_family(model, asked), samples, progress=False
         )
 

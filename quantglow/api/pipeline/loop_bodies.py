@@ -1,26 +1,35 @@
 """Int8 bodies of loops whose number of trips is computed: models of their own.
 
 Samples run through the float model up to a loop; the inputs of some trips are the samples of its
-body.  A body stays float where no trip is made, and where options name operators that it does not
-have.
+body.  A profile has that of these trips.  A body stays float where no trip is made, and where
+options name operators that it does not have.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from quantglow import profiling
+from quantglow.api.models.families import open_float_family
 from quantglow.api.models.programs import compile_loop
 from quantglow.api.pipeline.calibration import Calibrated
 from quantglow.api.pipeline.request import QuantizationRequest, computing
 from quantglow.importer.onnx import ExternalLoop
-from quantglow.interpreter import interpret
+from quantglow.interpreter import Listener, interpret
+from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ort.session import open_session
-from quantglow.profiling.samples.feeds import Feeds
+from quantglow.profiling import Profile, merge_bodies
+from quantglow.profiling.recording import run_interpreter
+from quantglow.profiling.samples.feeds import Feeds, Located
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
@@ -40,6 +49,7 @@ MOST_DEPTH = MOST_FILES // 2
 """Maximum number of int8 parts inside of each other; each may have a body, which is a file, too."""
 
 UNREACHED = "no calibration sample leads to values of it"
+UNPROFILED = "the profile has no trips of it"
 TOO_DEEP = f"it is behind more than {MOST_DEPTH} operators that decide shapes"
 IN_PARTS = "onnxruntime computes a part of it"
 AMBIGUOUS = "another loop gives a value of this name"
@@ -47,6 +57,12 @@ AMBIGUOUS = "another loop gives a value of this name"
 
 LEAST_TRIPS, MOST_TRIPS = 2, 128
 """Trips of each sample that a body is calibrated on, and of all samples, if these are few."""
+
+TRIPS_OF_PROFILE = 16
+"""Maximum number of trips of each sample that a profile has."""
+
+Trip = Mapping[str, Array]
+"""The inputs of a trip."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Its multiples are spread evenly over the unit interval."""
@@ -57,17 +73,22 @@ def quantize_bodies(
 ) -> LoopBodies:
     """The int8 bodies of the loops of a model, or why they stay float."""
     samples = calibrated.deciding or ()
-    of_body = part_request(request)
+    of_body, profiles = part_request(request), calibrated.profile.bodies
 
     def body(loop: ExternalLoop) -> CompiledModel | str:
         if of_body.depth > MOST_DEPTH:
             return TOO_DEEP
+        if calibrated.samples is None:
+            profile = profiles.get(loop.name)
+            return UNPROFILED if profile is None else quantized(loop, [], profile)
         with computing(request.config.profile_with):
             trips = list(_reaching_trips(loop, calibrated.float_graph, samples, compiler))
-        if not trips:
-            return UNREACHED
-        shapes = [{name: array.shape for name, array in trip.items()} for trip in trips]
-        model = quantize_part(loop.late.body_for(shapes), trips, of_body, quantize)
+        return quantized(loop, trips, trips) if trips else UNREACHED
+
+    def quantized(loop: ExternalLoop, trips: Sequence[Trip], data: Any) -> CompiledModel | str:
+        cases = data.cases if isinstance(data, Profile) else ()
+        shapes = [*map(shapes_of, trips), *(case.shape_map for case in sorted(cases))]
+        model = quantize_part(loop.late.body_for(shapes), data, of_body, quantize)
         if isinstance(model, CompiledModel) and not _has_late_sizes(model):
             return model
         return model if isinstance(model, str) else IN_PARTS
@@ -76,6 +97,52 @@ def quantize_bodies(
         name: body(loops[0]) if len(loops) == 1 else AMBIGUOUS
         for name, loops in _loops_by_name(calibrated.float_graph).items()
     }
+
+
+def profile_with_bodies(
+    family: Family, data: Any, *, subset_size: int = 300, progress: bool | str = "auto"
+) -> Profile:
+    """The profile of a model, with those of the bodies of its loops; see ``profiling.profile``."""
+    trips = TripProfiles()
+    profile = profiling.profile(
+        family, data, subset_size=subset_size, progress=progress, run=trips.run
+    )
+    return replace(profile, bodies=trips.bodies)
+
+
+@dataclass
+class TripProfiles:
+    """The profiles of the bodies of loops, by the names of the loops, on trips that samples made.
+    Thread-safe."""
+
+    bodies: dict[str, Profile] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
+        """Run batches in the interpreter, and some trips of the loops that they lead to."""
+        run_interpreter(graph, batches, listeners)
+        for name, (loop, *others) in _loops_by_name(graph).items():
+            if not others:
+                # A body that cannot be quantized has no profile: errors come up where it would be.
+                with self.lock, suppress(QuantglowError):
+                    self._add(name, loop, graph, batches)
+
+    def _add(self, name: str, loop: ExternalLoop, graph: Graph, batches: Sequence[Feeds]) -> None:
+        # The same trips, in whatever order samples come, and on any number of threads.
+        session = open_session(loop.model, 1)
+        late = compile_loop(loop.late, session, Compiler(None), "")
+        for feeds in batches:
+            progress = late.begun(_operands(loop, graph, feeds))
+            trips = list(chosen_trips(late, progress, TRIPS_OF_PROFILE, 0))
+            if trips:
+                body = loop.late.body_for(list(map(shapes_of, trips)))
+                profile = profiling.profile(open_float_family(body), trips, progress=False)
+                self.bodies = merge_bodies(self.bodies, {name: profile})
+
+
+def shapes_of(trip: Trip) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs of a trip."""
+    return {name: array.shape for name, array in trip.items()}
 
 
 def part_request(request: QuantizationRequest) -> QuantizationRequest:
@@ -139,10 +206,16 @@ def _reaching_trips(
     loop = compile_loop(external.late, session, compiler, "")
     for number, feeds in enumerate(samples):
         graph = graph_for(feeds, main)
-        operands = [(name, graph.by_name(value)) for name, value in external.operands.items()]
-        stem = replace(graph, outputs=tuple(operands))
-        values = dict(zip(external.operands, interpret(stem, feeds), strict=True))
-        yield from sample_trips(loop, loop.begun(values), number, len(samples))
+        begun = loop.begun(_operands(external, graph, feeds))
+        yield from sample_trips(loop, begun, number, len(samples))
+
+
+def _operands(loop: ExternalLoop, graph: Graph, feeds: Feeds) -> dict[str, Array]:
+    """The operands of a loop in the float run of a sample."""
+    operands = [(name, graph.by_name(value)) for name, value in loop.operands.items()]
+    stem = replace(graph, outputs=tuple(operands))
+    with np.errstate(all="ignore"):
+        return dict(zip(loop.operands, interpret(stem, feeds), strict=True))
 
 
 def sample_trips(
@@ -150,9 +223,15 @@ def sample_trips(
 ) -> Iterator[dict[str, Array]]:
     """The inputs of some trips of a loop on sample ``number`` of so many, but for those with arrays
     without elements."""
-    each = max(LEAST_TRIPS, MOST_TRIPS // max(samples, 1))
+    yield from chosen_trips(loop, progress, max(LEAST_TRIPS, MOST_TRIPS // max(samples, 1)), number)
+
+
+def chosen_trips(
+    loop: CompiledLoop, progress: Progress, most: int, number: int
+) -> Iterator[dict[str, Array]]:
+    """The inputs of at most so many trips, others for each ``number``."""
     count = _trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
-    trips = _positions(count, each, number)
+    trips = _positions(count, most, number)
     while progress.goes_on and progress.trips < count:
         if progress.trips in trips and progress.has_elements:
             yield progress.feeds

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pkgutil import resolve_name
 
+import numpy as np
+
 from quantglow.ir.graph.node import Node, op
+from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
 
@@ -19,6 +22,14 @@ computes the same in every thread and forked child, and in graphs that were copi
 
 NO_MODEL = b""
 """The model of a node in a file that has it elsewhere: a graph with such a node is not run."""
+
+
+def in_rank_of(kind: TensorType, array: Array) -> Array:
+    """A result in the rank of its type, whose free sizes are 0 if it has no elements: onnxruntime
+    does not know the rank of what a Loop without a trip stacks."""
+    if array.ndim == kind.rank or array.size or not any(map(is_free, kind.shape)):
+        return array
+    return np.zeros([0 if is_free(size) else size for size in kind.shape], kind.dtype.numpy)
 
 
 @op
@@ -51,4 +62,4 @@ class External(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         outputs: list[Array] = resolve_name(RUNTIME)(self.model, args)
-        return outputs[self.output]
+        return in_rank_of(self.type, outputs[self.output])

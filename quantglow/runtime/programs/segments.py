@@ -9,6 +9,7 @@ import numpy as np
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.external import in_rank_of
 from quantglow.ir.symbolic.size import FixedShape, Shape, is_free
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
@@ -44,8 +45,7 @@ class CompiledSegment:
         self, name: str, kind: TensorType, fits: Callable[[FixedShape], bool], array: Array
     ) -> Array:
         """The array of a result.  Raises ``WrongResultError``."""
-        if array.ndim != kind.rank and not array.size and any(map(is_free, kind.shape)):
-            array = _without_elements(kind)
+        array = in_rank_of(kind, array)
         if fits(array.shape) and array.dtype == kind.dtype.numpy:
             return array
         raise WrongResultError(
@@ -76,13 +76,6 @@ class CompiledSegment:
         """Placeholders for the results of a branch that is not taken: nothing depends on them."""
         kinds = zip(self.names, self.kinds, strict=True)
         return {name: np.zeros(kind.fixed_shape, kind.dtype.numpy) for name, kind in kinds}
-
-
-def _without_elements(kind: TensorType) -> Array:
-    """An array of a type of free sizes, which are 0: onnxruntime does not know the rank of what a
-    Loop without a trip stacks."""
-    shape = tuple(0 if is_free(size) else size for size in kind.shape)
-    return np.zeros(shape, kind.dtype.numpy)
 
 
 def _shape_test(expected: Shape) -> Callable[[FixedShape], bool]:
