@@ -92,18 +92,20 @@ class Checked:
     logits: Mapping[int, str]
 
     def outputs(self, results: Outputs) -> tuple[OutputAccuracy, ...]:
-        """The accuracy of a model's outputs; of the logits behind them, too, if it gives them."""
-        outputs = tuple(
-            compare_output(name, *self.pair(results, position), self.is_class_like(position))
+        """The accuracy of a model's outputs that are numbers; of the logits behind them, too, if it
+        gives them."""
+        outputs = {
+            position: compare_output(
+                name, *self.pair(results, position), self.is_class_like(position)
+            )
             for position, name in enumerate(self.names)
-        )
-        if len(results[0]) != len(self.expected[0]):
-            return outputs
-        accuracies = list(outputs)
-        for rank, position in enumerate(self.logits, len(self.names)):
-            sums = sum(map(ErrorSums.of, *self.pair(results, rank)), ErrorSums())
-            accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
-        return tuple(accuracies)
+            if self.expected[0][position].dtype.kind not in "OU"
+        }
+        if len(results[0]) == len(self.expected[0]):
+            for rank, position in enumerate(self.logits, len(self.names)):
+                sums = sum(map(ErrorSums.of, *self.pair(results, rank)), ErrorSums())
+                outputs[position] = replace(outputs[position], logits_db=sums.sqnr_db)
+        return tuple(outputs.values())
 
     def pair(self, results: Outputs, position: int) -> tuple[list[Array], list[Array]]:
         """The float results of all samples at a position, and those of a model."""

@@ -341,9 +341,8 @@ class Reopened:
 
 def _check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
-    if externals := [node for node in graph.nodes if isinstance(node, External)]:
+    if any(isinstance(node, External) for node in graph.nodes):
         # Only here: a process without nodes of the fallback needs no onnx.
-        from quantglow.importer.onnx.resolvers.external import check_external
+        from quantglow.importer.onnx.resolvers.external import check_externals
 
-        for node in externals:
-            check_external(node)
+        check_externals(graph)

@@ -20,6 +20,7 @@ from quantglow.evaluation.outputs import (
     Feeds,
     Reference,
     Runner,
+    numeric_outputs,
     output_accuracy,
     shape_notes,
     with_logits,
@@ -51,6 +52,8 @@ for the check of each layer in any case."""
 
 WORK = 10**11
 """Maximum number of multiply-accumulates of a check with more than ``MAX_SAMPLES`` samples."""
+
+NO_OUTPUT_OF_NUMBERS = "the outputs were not compared: none is a tensor of numbers"
 
 LAYER_ELEMENTS = 2_000_000
 """Maximum number of values of the float graph in the per-layer check: large models get one
@@ -102,8 +105,9 @@ def verify(
         results = list(map(run, samples))
         outputs = output_accuracy(graph, results, expected.outputs)
         shares = right(expected.outputs, results)
-        names = [name for name, _ in graph.outputs]
+        names = numeric_outputs(graph)
         notes = (*expected.notes, *shape_notes(names, results, expected.outputs))
+        notes = notes if names else (*notes, NO_OUTPUT_OF_NUMBERS)
         return Verification(outputs, (), expected.name, len(samples), notes, shares)
 
     def by_layer() -> Verification:

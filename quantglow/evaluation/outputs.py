@@ -16,7 +16,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_only
 from quantglow.ort.float_results import Outputs, running
 from quantglow.quantization.plan.network_ends import behind_views
-from quantglow.quantization.search.fake_quantization import logit_outputs
+from quantglow.quantization.search.fake_quantization import logit_outputs, measured_outputs
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.support.arrays import Array
 
@@ -38,6 +38,9 @@ class Expected:
     notes: tuple[str, ...] = ()
 
 
+NO_NUMBERS = np.zeros(0, np.float32)
+"""Stands for an output that is compared with nothing: strings, a sequence, an optional, a map."""
+
 Reference = Callable[[], Expected]
 """Function that waits for the float outputs."""
 
@@ -47,21 +50,22 @@ def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> It
     """Compute the float outputs while the block runs.
 
     onnxruntime computes them in a process of its own; the interpreter does if there is no ONNX
-    model or onnxruntime fails.
+    model or onnxruntime fails.  Strings and opaque values are left out (``NO_NUMBERS``).
     """
 
     def interpreted(*notes: str) -> Expected:
         outputs = [interpret(graph_for(feeds, float_graph), feeds) for feeds in samples]
         return Expected(outputs, INTERPRETER, notes)
 
-    if isinstance(model, Graph) or not samples:
+    if isinstance(model, Graph) or not samples or not numeric_outputs(float_graph):
         yield interpreted
         return
     with ExitStack() as stack:
         try:
             inputs = float_graph.signature.inputs
             declared = [declared_only(inputs, feeds) for feeds in samples]
-            answer = stack.enter_context(running(model, declared))
+            numeric = numeric_outputs(float_graph)
+            answer = stack.enter_context(running(model, declared, list(numeric.values())))
         except Exception as error:  # noqa: BLE001 - the check is worth less than the model
             failure = str(error)
             yield lambda: interpreted(fail(failure))
@@ -72,9 +76,18 @@ def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> It
                 outputs, notes = answer()
             except Exception as error:  # noqa: BLE001 - as above
                 return interpreted(fail(str(error)))
-            return Expected(outputs, ONNXRUNTIME, notes)
+            rows = [dict(zip(numeric, row, strict=True)) for row in outputs]
+            places = range(len(float_graph.outputs))
+            complete = [[row.get(place, NO_NUMBERS) for place in places] for row in rows]
+            return Expected(complete, ONNXRUNTIME, notes)
 
         yield expected
+
+
+def numeric_outputs(graph: Graph) -> dict[int, str]:
+    """The names of the outputs that are tensors of numbers, by their positions."""
+    ends = enumerate(graph.outputs)
+    return {i: name for i, (name, node) in ends if not node.type.dtype.is_object}
 
 
 def fail(cause: str) -> str:
@@ -86,9 +99,11 @@ def output_accuracy(
     graph: Graph, results: Outputs, expected: Outputs
 ) -> tuple[OutputAccuracy, ...]:
     """Each output ``results`` of ``graph`` against ``expected``, over all samples; those of other
-    shapes, as nodes that decide sizes may give, do not count."""
+    shapes, as nodes that decide sizes may give, do not count.  Strings and opaque values have no
+    accuracy."""
     entries = []
-    for position, (name, node) in enumerate(graph.outputs):
+    for position, name in numeric_outputs(graph).items():
+        _, node = graph.outputs[position]
         pairs = pairs_of_one_size(results, expected, position)
         references, values = [reference for reference, _ in pairs], [value for _, value in pairs]
         if pairs or not results:
@@ -104,9 +119,9 @@ def pairs_of_one_size(
     return [(a, b.reshape(a.shape)) for a, b in pairs if a.size == b.size]
 
 
-def shape_notes(names: Sequence[str], results: Outputs, expected: Outputs) -> tuple[str, ...]:
-    """Notes on outputs that have other shapes than in float."""
-    counts = ((name, len(pairs_of_one_size(results, expected, i))) for i, name in enumerate(names))
+def shape_notes(names: Mapping[int, str], results: Outputs, expected: Outputs) -> tuple[str, ...]:
+    """Notes on outputs, by their positions, that have other shapes than in float."""
+    counts = ((name, len(pairs_of_one_size(results, expected, i))) for i, name in names.items())
     return tuple(
         f"output {name!r} has another shape than in float on {len(results) - count} of "
         f"{len(results)} samples, which do not count"
@@ -135,11 +150,9 @@ def with_logits(
 ) -> tuple[OutputAccuracy, ...]:
     """The outputs of the float ``graph`` with the SQNR of logits, as far as layers have it."""
     decibels = {layer.name: layer.sqnr_accumulated_db for layer in layers}
-    behind = {
-        name: decibels.get(behind_views(logits).name)
-        for (name, node), logits in zip(graph.outputs, logit_outputs(graph), strict=True)
-        if logits is not node
-    }
+    logits = dict(zip(measured_outputs(graph), logit_outputs(graph), strict=True))
+    ends = {name: node for name, node in graph.outputs if logits.get(node, node) is not node}
+    behind = {name: decibels.get(behind_views(logits[node]).name) for name, node in ends.items()}
     return tuple(replace(output, logits_db=behind.get(output.name)) for output in outputs)
 
 

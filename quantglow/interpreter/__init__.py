@@ -20,7 +20,7 @@ from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import Signature
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.loop import Loop
-from quantglow.ir.types import TensorType
+from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError
 
@@ -108,7 +108,7 @@ def check_types(signature: Signature, feeds: Mapping[str, Array]) -> None:
     for port in signature.inputs:
         actual, expected = feeds[port.name].dtype, port.dtype.numpy
         if actual != expected:
-            remedy = _conversion(actual, expected)
+            remedy = _conversion(actual, port.dtype)
             raise InputError(f"input {port.name!r} must be {expected}, got {actual}{remedy}")
 
 
@@ -132,15 +132,17 @@ def _remedy(array: Array, kind: TensorType) -> str:
         if shape and array.shape[1:] == shape[1:]:
             return f". Remedy: feed {shape[0]} at a time, or import the model at this batch"
         return ". Remedy: preprocess as for the model"
-    return _conversion(array.dtype, kind.dtype.numpy)
+    return _conversion(array.dtype, kind.dtype)
 
 
 NUMERIC_KINDS = "biufcV"
 """NumPy's kinds of types of numbers; V: bfloat16 and float8."""
 
 
-def _conversion(actual: np.dtype[Any], expected: np.dtype[Any]) -> str:
+def _conversion(actual: np.dtype[Any], expected: DType) -> str:
     """The remedy for elements of another type."""
+    if expected is DType.STRING:
+        return ". Remedy: give an array of strings"
     if actual.kind not in NUMERIC_KINDS:
         return ". Remedy: give an array of numbers"
-    return f". Remedy: cast it with .astype(numpy.{expected})"
+    return f". Remedy: cast it with .astype(numpy.{expected.numpy})"

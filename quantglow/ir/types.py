@@ -29,7 +29,11 @@ from quantglow.support.classes import Concise, cached_property
 
 
 class DType(StrEnum):
-    """Element types."""
+    """Element types.
+
+    ``STRING`` and ``OPAQUE`` are values that only other runtimes compute with: tensors of strings,
+    and sequences, optionals and maps, each a tensor without axes that holds one Python object.
+    """
 
     F32 = "f32"
     I8 = "i8"
@@ -38,6 +42,8 @@ class DType(StrEnum):
     I32 = "i32"
     I64 = "i64"
     BOOL = "bool"
+    STRING = "string"
+    OPAQUE = "opaque"
 
     __hash__ = str.__hash__  # that of enumerations is many times as slow
 
@@ -53,6 +59,11 @@ class DType(StrEnum):
     @property
     def is_float(self) -> bool:
         return self is DType.F32
+
+    @property
+    def is_object(self) -> bool:
+        """Whether elements are Python objects, which no compiled code sees."""
+        return self is DType.STRING or self is DType.OPAQUE
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -83,8 +94,10 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.I32: np.dtype(np.int32),
     DType.I64: np.dtype(np.int64),
     DType.BOOL: np.dtype(np.bool_),
+    DType.STRING: np.dtype(np.object_),
+    DType.OPAQUE: np.dtype(np.object_),
 }
-_DTYPES = {numpy: dtype for dtype, numpy in _NUMPY.items()}
+_DTYPES = {numpy: dtype for dtype, numpy in _NUMPY.items() if not dtype.is_object}
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,6 +148,8 @@ class QuantParams(Concise):
 
     def check_storage(self, dtype: DType) -> None:
         """Raise ``ValueError`` if zero points do not fit the integers of the storage type."""
+        if dtype.is_object:
+            raise ValueError(f"{dtype} has no quantization parameters")
         if dtype.is_float or not any(self.zero_points):
             return
         if dtype is DType.BOOL:
@@ -177,6 +192,8 @@ class TensorType(Concise):
     def __post_init__(self) -> None:
         if self.quant is not None:
             self.quant.check_storage(self.dtype)
+        if self.dtype is DType.OPAQUE and self.shape:
+            raise ValueError(f"an opaque value has no axes, not the shape {self.shape}")
 
     def __eq__(self, other: object) -> bool:
         """Whether the types are the same, free sizes by ``decide``: these last, and only those of

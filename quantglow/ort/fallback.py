@@ -119,4 +119,4 @@ class OnnxRuntimeExecutable:
     session: Session
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        return self.session.run({name: feeds[name] for name in self.session.input_names})
+        return self.session.run_values(feeds)

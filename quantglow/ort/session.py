@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.ort.kernel_guards import KERNEL_GUARDS, has_operator
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, box, unbox
+from quantglow.support.classes import cached_property
 from quantglow.support.errors import FallbackError
 from quantglow.support.observing import observer
 from quantglow.support.processes.interrupts import endable
@@ -109,6 +110,26 @@ class Session:
         with span("onnxruntime", FOREIGN):
             return self._results(call, options)
 
+    def run_values(self, values: Mapping[str, Array]) -> list[Array]:
+        """All outputs for values of a graph, of which it takes those that it has inputs for; arrays
+        hold its sequences, optionals and maps, see ``box``."""
+        feeds = {
+            name: unbox(values[name]) if is_opaque else values[name]
+            for name, is_opaque in self._opaque_inputs.items()
+        }
+        results = zip(self.run(feeds), self._opaque_outputs, strict=True)
+        return [box(value) if is_opaque else value for value, is_opaque in results]
+
+    @cached_property
+    def _opaque_inputs(self) -> dict[str, bool]:
+        """Whether each input is no tensor."""
+        return {info.name: _is_opaque(info) for info in self.inputs}
+
+    @cached_property
+    def _opaque_outputs(self) -> list[bool]:
+        """Whether each output is no tensor."""
+        return list(map(_is_opaque, self.outputs))
+
     def _results(self, call: Callable[[], Any], options: Any) -> list[Any]:
         started = time.perf_counter()
         try:
@@ -120,6 +141,11 @@ class Session:
             raise FallbackError(f"onnxruntime cannot run the model: {error}") from error
         self._seconds = time.perf_counter() - started
         return list(results)
+
+
+def _is_opaque(info: Any) -> bool:
+    """Whether a ``NodeArg`` is a sequence, an optional or a map."""
+    return not info.type.startswith("tensor(")
 
 
 def _load_session(model: bytes | str, num_threads: int, optimize: bool, exact_sums: bool) -> Any:
@@ -235,4 +261,4 @@ def run_model(model: bytes, arrays: Sequence[Array]) -> list[Array]:
     """Every output of a model whose inputs are ``arrays``, in order; the meaning of ``External``
     nodes, which name this function."""
     session = cached_session(model)
-    return session.run(dict(zip(session.input_names, arrays, strict=True)))
+    return session.run_values(dict(zip(session.input_names, arrays, strict=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,37 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+
+def box(value: object) -> Array:
+    """An array without axes that holds a sequence, an optional or a map, as graphs have them."""
+    boxes = np.empty(1, np.object_)
+    boxes[0] = value
+    return boxes.reshape(())
+
+
+def unbox(array: Array) -> Any:
+    """The value in an array that ``box`` made."""
+    return array[()]
+
+
+def leaves(value: Any) -> Iterator[Array]:
+    """The arrays in a value, which may be a sequence, an optional or a map."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield np.asarray(value)
+
+
+def content(array: Array) -> bytes | memoryview:
+    """The bytes of the elements in order, for digests; texts in UTF-8, each behind its length."""
+    if array.dtype.kind == "O":
+        texts = [str(element).encode() for element in array.reshape(-1)]
+        return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def _is_a(value: Any, module: str, name: str) -> bool:

@@ -98,13 +98,25 @@ class LateBuilder(Builder):
         w = self.scaled(inputs, outputs, fan_in=inputs, gain=gain)
         return self.node("MatMul", x, self.constant(w))
 
+    def rename(self, value: str, name: str) -> None:
+        """Call a value otherwise."""
+        for node in self.nodes:
+            node.input[:] = [name if n == value else n for n in node.input]
+            node.output[:] = [name if n == value else n for n in node.output]
+
     def model(
         self, inputs: Sequence[onnx.ValueInfoProto], outputs: dict[str, tuple[str, int, Any]]
     ) -> onnx.ModelProto:
-        """The model; outputs: name -> value, type, and shape or None."""
-        for name, (value, _, _) in outputs.items():
-            self.named(name, value)
-        infos = [tensor(name, kind, shape) for name, (_, kind, shape) in outputs.items()]
+        """The model; outputs: name -> value, type, and shape or None.  The type of a value that is
+        no tensor is a ``TypeProto``."""
+        infos = []
+        for name, (value, kind, shape) in outputs.items():
+            if isinstance(kind, onnx.TypeProto):
+                self.rename(value, name)  # onnxruntime has no Identity of maps
+                infos.append(helper.make_value_info(name, kind))
+            else:
+                self.named(name, value)
+                infos.append(tensor(name, kind, shape))
         graph = helper.make_graph(self.nodes, "late", inputs, infos, self.initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
@@ -344,6 +356,85 @@ def words_first() -> LateModel:
     return LateModel(b.model([tensor("words", TEXT, [8])], outputs), words_sample)
 
 
+# -- sequences, optionals and maps
+
+
+def pieces_of_rows() -> LateModel:
+    """The cells of an image by their brightness, split into a sequence of the bright and the dark
+    ones; dense layers on the first piece, others on both together."""
+    b = LateBuilder(9)
+    features, brightness = image_backbone(b, "x")
+    cells = b.node("Reshape", b.node("Transpose", features, perm=[0, 2, 3, 1]), cell_rows(b))
+    flat = b.node("Reshape", brightness, b.integers(-1))
+    _, order = b.several("TopK", flat, b.integers(CELLS**2), results=2)
+    count = b.node("Reshape", count_bright(b, brightness), b.integers(1))
+    sizes = b.node("Concat", count, b.node("Sub", b.integers(CELLS**2), count), axis=0)
+    pieces = b.node("SplitToSequence", b.node("Gather", cells, order, axis=0), sizes, axis=0)
+    bright = b.mlp(b.node("SequenceAt", pieces, b.integer_scalar(0)), CHANNELS, 256, 16)
+    every = b.mlp(b.node("ConcatFromSequence", pieces, axis=0), CHANNELS, 64, 8)
+    outputs = {
+        "bright": (bright, FLOAT, ["K", 16]),
+        "mean": (b.node("ReduceMean", every, axes=[0], keepdims=1), FLOAT, [1, 8]),
+    }
+    return LateModel(b.model(image_input(), outputs), image_sample, least=1)
+
+
+def cell_rows(b: LateBuilder) -> str:
+    """The shape of a row for each cell."""
+    return b.integers(-1, CHANNELS)
+
+
+def count_bright(b: LateBuilder, brightness: str) -> str:
+    """The number of bright cells."""
+    mask = b.node("Cast", b.node("Greater", brightness, b.number(0.6)), to=INTEGER)
+    return b.node("ReduceSum", mask, keepdims=0)
+
+
+def optional_rows() -> LateModel:
+    """An optional with the bright cells of an image if there are several, else with the mean of all
+    cells; dense layers on what it has."""
+    b = LateBuilder(10)
+    features, brightness = image_backbone(b, "x")
+    numbers, _ = chosen_boxes(b, brightness)
+    cells = b.node("Reshape", b.node("Transpose", features, perm=[0, 2, 3, 1]), cell_rows(b))
+    chosen = b.node("Gather", cells, numbers, axis=0)
+    mean = b.node("ReduceMean", cells, axes=[0], keepdims=1)
+    is_several = b.node("Greater", count_bright(b, brightness), b.integer_scalar(1))
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [None, CHANNELS]))
+    branches = {
+        f"{branch}_branch": helper.make_graph(
+            [helper.make_node("Optional", [value], [f"{branch}:o"])],
+            branch,
+            [],
+            [helper.make_value_info(f"{branch}:o", kind)],
+        )
+        for branch, value in (("then", chosen), ("else", mean))
+    }
+    rows = b.node("OptionalGetElement", b.node("If", is_several, **branches))
+    outputs = {"classes": (b.mlp(rows, CHANNELS, 256, 16), FLOAT, ["K", 16])}
+    return LateModel(b.model(image_input(), outputs), image_sample)
+
+
+def mapped_images() -> LateModel:
+    """A classifier of images that gives the label of each as a string, and a map of probabilities
+    by label, as classifiers of scikit-learn do.  Their scores differ widely: int8 chooses the same.
+    """
+    b = LateBuilder(11)
+    x = b.conv(b.conv("x", 3, 16, stride=2), 16, 32, stride=2)
+    scores = b.node("Softmax", b.mlp(b.node("Flatten", x), 32 * CELLS**2, 64, len(LABELS)), axis=1)
+    best = b.node("ArgMax", scores, axis=1, keepdims=0)
+    table = {"keys_int64s": list(range(len(LABELS))), "values_strings": LABELS}
+    label = b.node("LabelEncoder", best, domain="ai.onnx.ml", **table)
+    maps = b.node("ZipMap", scores, domain="ai.onnx.ml", classlabels_strings=LABELS)
+    value = helper.make_tensor_type_proto(FLOAT, [])
+    entry = onnx.TypeProto(map_type=onnx.TypeProto.Map(key_type=TEXT, value_type=value))
+    outputs = {
+        "label": (label, TEXT, ["N"]),
+        "probabilities": (maps, helper.make_sequence_type_proto(entry), None),
+    }
+    return LateModel(b.model(image_input("N"), outputs), image_sample, batches=True)
+
+
 # -- a decoder
 
 HEADS, DEPTH, HIDDEN, PADDED = 4, 32, 128, 24
@@ -430,6 +521,9 @@ BUILDERS: dict[str, Callable[[], LateModel]] = {
     "loop": looping_text,
     "labels": labeled_images,
     "words": words_first,
+    "pieces": pieces_of_rows,
+    "optional": optional_rows,
+    "maps": mapped_images,
     "decoder": decoder_step,
 }
 """A model of each kind."""

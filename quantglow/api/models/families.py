@@ -163,7 +163,9 @@ def _family(
     source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
 ) -> Family:
     def make(case: FreeCase) -> Graph:
-        return finish(source.at(case))
+        graph = source.at(case)
+        _check_compiled(graph)
+        return finish(graph)
 
     notes = source.conversions
     family = Family(source.signature, source.source_hash, make, source, notes=notes)
@@ -172,6 +174,16 @@ def _family(
         graph = family.default
         return family if graph is None else replace(Family.of(graph), notes=notes)
     return family
+
+
+def _check_compiled(graph: Graph) -> None:
+    """Raise ``UnsupportedOpError`` where other runtimes compute with strings and opaque values, and
+    nothing else is computed."""
+    nodes = graph.compute_nodes()
+    externals = [node for node in nodes if isinstance(node, External)]
+    if len(externals) == len(nodes) and any(node.type.dtype.is_object for node in graph.nodes):
+        reasons = [f"node {n.name!r} ({n.op_type}): {n.reason}" for n in externals]
+        raise UnsupportedOpError(reasons or ["nothing is computed"])
 
 
 def _ready(graph: Graph) -> Graph:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
 from quantglow.api.models.families import Built, free_programs, open_family, open_late_family
 from quantglow.importer.onnx import (
@@ -51,7 +53,7 @@ from quantglow.runtime.shapes.specializations import (
     served_by_onnxruntime,
     with_elsewhere,
 )
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, box
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
     FallbackError,
@@ -120,7 +122,7 @@ class WholeExecutable:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
         try:
-            return self.session.run(select_declared(self.session, feeds))
+            return self.session.run_values(select_declared(self.session, feeds))
         except FallbackError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
@@ -177,7 +179,8 @@ class HeadAndTail:
         late = [name for name in self.names if name not in values]
         reads = {name: values[name] for name in self.tail.input_names}
         results = self.tail.run(select_declared(self.tail, reads), late)
-        values.update(zip(late, results, strict=True))
+        arrays = (r if isinstance(r, np.ndarray) else box(r) for r in results)
+        values.update(zip(late, arrays, strict=True))
         return [values[name] for name in self.names]
 
     def at(self, case: Case) -> Served:

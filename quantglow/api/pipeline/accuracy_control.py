@@ -17,6 +17,7 @@ from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
 from quantglow.evaluation.metrics import ErrorSums
 from quantglow.evaluation.report import PrecisionOverride, Report, build_report
+from quantglow.ir.types import DType
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.accuracy_control import (
     FLOAT,
@@ -37,6 +38,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
+from quantglow.support.errors import OptionError
 from quantglow.support.processes.interrupts import Deadline
 
 RANKING_SAMPLES = 2
@@ -163,17 +165,22 @@ class AccuracyControl:
 
     def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
         """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
-        in two parts the outputs of the compiled one.
+        in two parts the outputs of the compiled one.  Integers and strings count where no output
+        is float.  Raises ``OptionError`` where all outputs are opaque.
         """
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
-        totals = [ErrorSums()] * len(self.calibrated.float_graph.outputs)
+        dtypes = [node.type.dtype for _, node in self.calibrated.float_graph.outputs]
+        floats = [i for i, dtype in enumerate(dtypes) if dtype.is_float]
+        positions = floats or [i for i, dtype in enumerate(dtypes) if dtype is not DType.OPAQUE]
+        if not positions:
+            raise OptionError(
+                "max_drop measures tensors, and the model gives none. Remedy: pass validation_fn."
+            )
+        totals = dict.fromkeys(positions, ErrorSums())
         for feeds, expected in zip(self.samples, self.expected, strict=True):
             results = compiled.specialisations.at(feeds).run(feeds)
-            pairs = zip(totals, expected, results, strict=True)
-            totals = [t + _output_error(w, g) for t, w, g in pairs]
-        ends = self.calibrated.float_graph.outputs
-        numbers = [t for t, (_, o) in zip(totals, ends, strict=True) if o.type.dtype.is_float]
-        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in numbers or totals))
+            totals = {i: t + _output_error(expected[i], results[i]) for i, t in totals.items()}
+        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals.values()))
 
     @property
     def measured_on(self) -> str:
@@ -195,9 +202,12 @@ class AccuracyControl:
 
 def _output_error(expected: Array, result: Array) -> ErrorSums:
     """The error of an output; nothing is right in one of another size, as operators that choose
-    among rounded numbers may give."""
+    among rounded numbers may give.  The error of strings is the share of those that differ."""
     if expected.size != result.size:
         result = np.zeros_like(expected)
+    if expected.dtype.kind == "O":
+        same = (expected == result).astype(np.float32)
+        expected, result = np.ones_like(same), same
     return ErrorSums.of(expected, result)
 
 

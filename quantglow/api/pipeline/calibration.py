@@ -24,6 +24,7 @@ from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.ir.symbolic.size import FixedShape
+from quantglow.ir.types import TensorType
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds, data_name, is_one, read_feeds, samples_in
 from quantglow.profiling.samples.files import as_array, one_line, without_labels
@@ -203,6 +204,13 @@ class LabeledOutput:
     shape: FixedShape
     is_integer: bool
 
+    @staticmethod
+    def of(kind: TensorType) -> LabeledOutput:
+        """The output of a type; strings and opaque values answer nothing."""
+        if kind.dtype.is_object:
+            return LabeledOutput((0,), is_integer=False)
+        return LabeledOutput(kind.fixed_shape, not kind.dtype.is_float)
+
     @property
     def answers(self) -> int:
         """Number of answers: one for each row, and for a vector of indices one for each."""
@@ -254,10 +262,7 @@ class Validation:
         of that output."""
         if not self.labels:
             return
-        ends = [
-            LabeledOutput(node.type.fixed_shape, not node.type.dtype.is_float)
-            for _, node in graph.outputs
-        ]
+        ends = [LabeledOutput.of(node.type) for _, node in graph.outputs]
         position = self.position(ends)
         if position is None:
             shapes = [end.shape for end in ends]

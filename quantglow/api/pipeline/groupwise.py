@@ -23,7 +23,7 @@ from quantglow.evaluation.accuracy import (
     LayerAccuracy,
 )
 from quantglow.evaluation.layers import MAX_SAMPLES
-from quantglow.evaluation.outputs import output_accuracy, reference, shape_notes
+from quantglow.evaluation.outputs import numeric_outputs, output_accuracy, reference, shape_notes
 from quantglow.evaluation.report import Report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.export.onnx.model import export_onnx
@@ -278,7 +278,7 @@ def _compare(
         results = [compiled.run(None, declared_only(ports, feeds)) for feeds in checks]
         expected = references()
     outputs = output_accuracy(graph, results, expected.outputs)
-    names = [name for name, _ in graph.outputs]
+    names = numeric_outputs(graph)
     notes = (*expected.notes, *shape_notes(names, results, expected.outputs))
     return {"outputs": outputs, "compared_with": expected.name, "notes": notes}
 

@@ -25,7 +25,12 @@ from quantglow.api.pipeline.accuracy_control import Controlled, Whole
 from quantglow.api.pipeline.calibration import CheckSamples
 from quantglow.api.pipeline.request import Cut, QuantizationRequest
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, OutputAccuracy, RightAnswers
-from quantglow.evaluation.layers import Verification, attempt, until_interrupted
+from quantglow.evaluation.layers import (
+    NO_OUTPUT_OF_NUMBERS,
+    Verification,
+    attempt,
+    until_interrupted,
+)
 from quantglow.evaluation.metrics import class_like
 from quantglow.evaluation.outputs import (
     ONNXRUNTIME,
@@ -70,8 +75,6 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 Model = CompiledModel | PartlyCompiledModel
 
 HEAD_ONLY = "the outputs of the whole model were not compared, only those of its first part"
-
-NO_NUMBERS = "the outputs were not compared: none is a tensor of numbers"
 
 NO_RIGHT_ANSWERS = (
     "the labels of validation_data were not used: no output has one row of scores for each, of the "
@@ -267,7 +270,7 @@ def _compare(
     """Every output that is a tensor of numbers, on the samples of the check."""
     samples, names = list(until_interrupted(checks.feeds)), _numbers(model)
     if not names:
-        return Verification(notes=(NO_NUMBERS,))
+        return Verification(notes=(NO_OUTPUT_OF_NUMBERS,))
     declared = [declared_only(signature.inputs, feeds) for feeds in samples]
     with running(model.model, declared, names) as answer:
         results: Outputs = [model.run(names, feeds) for feeds in samples]
@@ -276,7 +279,7 @@ def _compare(
     for position, name in enumerate(names):
         fitting = pairs_of_one_size(results, expected, position)
         outputs += [_accuracy(name, fitting)] if fitting else []
-    notes = (*notes, *shape_notes(names, results, expected))
+    notes = (*notes, *shape_notes(dict(enumerate(names)), results, expected))
     right = _right(checks, expected, results)
     if checks.validation and checks.validation.labels and right is None:
         notes = (*notes, NO_RIGHT_ANSWERS)

@@ -229,7 +229,9 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
                 first, data = _first_case(late_family, data)
                 # Sizes that agree only in a run, as equal ones of two results, have no graph.  A
                 # tail that is cut serves them, and all sizes, also where each would have a graph.
-                is_complete = not late_family.graph_at(first or case).has_free_sizes
+                # The profiler, which comes next, says what is wrong with samples that do not fit.
+                is_complete = first is None and profile_in(data) is None
+                is_complete |= not late_family.graph_at(first or case).has_free_sizes
                 if is_complete and not late_family.is_of_one_size:
                     return Imported(model, late_family, data, None, seconds)
             cut = _cut(model, case, error)

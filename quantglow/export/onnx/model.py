@@ -26,7 +26,7 @@ from quantglow.export.onnx.writer import (
     output_value,
 )
 from quantglow.importer.onnx.nodes.values import OTHER_FLOATS
-from quantglow.importer.onnx.resolvers.external import rename
+from quantglow.importer.onnx.resolvers.external import opaque_types, rename
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import Signature, is_symbol
@@ -126,12 +126,12 @@ def _assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
     nodes = [rename(written, names) for written in writer.nodes]
     for written in nodes:
         written.name = next(filter(None, written.output))
-    arrays = writer.initializers.items()
+    arrays, types = writer.initializers.items(), opaque_types(graph.nodes)
     onnx_graph = onnx.helper.make_graph(
         nodes,
         "quantglow",
-        [value_info(node.name, node.type) for node in graph.inputs],
-        [value_info(name, node.type) for name, node in graph.outputs],
+        [_declaration(node.name, node, types) for node in graph.inputs],
+        [_declaration(name, node, types) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
     _declare(onnx_graph, graph.declared)
@@ -143,6 +143,15 @@ def _assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
     )
     onnx.helper.set_model_props(proto, {"quantglow.source_hash": graph.source_hash})
     return proto
+
+
+def _declaration(
+    name: str, node: Node, types: Mapping[Node, onnx.TypeProto]
+) -> onnx.ValueInfoProto:
+    """The declaration of an end; ``types``: those of opaque values."""
+    if node in types:
+        return onnx.ValueInfoProto(name=name, type=types[node])
+    return value_info(name, node.type)
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:

@@ -25,9 +25,11 @@ from quantglow.importer.onnx.nodes.values import (
     IntegerValue,
     KnownSizes,
     KnownValue,
+    ObjectValue,
     Value,
     as_element,
     graph_dtype,
+    held_dtype,
     is_float_type,
     tensor_array,
     value_onnx_type,
@@ -56,7 +58,8 @@ from quantglow.importer.onnx.resolvers.evaluation import (
     with_free_sizes,
 )
 from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expand
-from quantglow.importer.onnx.resolvers.external import left_to_fallback
+from quantglow.importer.onnx.resolvers.external import left_to_fallback, object_value, value_info
+from quantglow.importer.onnx.resolvers.sequences import by_items
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, is_free, likely, prod
@@ -123,13 +126,20 @@ def declare_inputs(
                 f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
                 "elements. Remedy: export the model again, or give smaller input_shapes."
             )
-        if (dtype := graph_dtype(element)) is not None:
+        if (dtype := held_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
-            scope.values[value.name] = _known_input(node, values.get(value.name)) or node
+            scope.values[value.name] = _input_value(node, values.get(value.name))
             inputs.append(node)
         else:
             scope.values[value.name] = Foreign(element, dims, reported=False)
     return tuple(inputs)
+
+
+def _input_value(node: Input, elements: Sequence[int] | None) -> Value:
+    """The value that the name of an input stands for."""
+    if node.type.dtype.is_object:
+        return ObjectValue(node, value_info(node.name, node.type).type)
+    return _known_input(node, elements) or node
 
 
 def _known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | None:
@@ -339,6 +349,7 @@ def _by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) ->
 
 RESOLVERS: tuple[Resolver, ...] = (
     _as_it_is,
+    by_items,
     with_free_sizes,
     _with_moved_layout,
     _with_known_operands,
@@ -406,8 +417,15 @@ def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
 def output_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
     value = scope.values[name]
+    if isinstance(value, KnownValue) and value.onnx_type == onnx.TensorProto.STRING:
+        tensor = onnx.numpy_helper.from_array(value.array)
+        constant = onnx.helper.make_node("Constant", [], [name], value=tensor)
+        values = left_to_fallback(constant, scope, "no graph holds strings") or {}
+        value = values.get(name, value)
     if isinstance(value, IntegerValue) and value.is_stored:
         return value.node
+    if (held := object_value(value, scope)) is not None:
+        return held.node
     if scope.late is not None and isinstance(value, KnownValue) and 0 in value.shape:
         return Constant(name=scope.claim(name, derived=True), value=as_element(value.array))
     try:

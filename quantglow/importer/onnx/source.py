@@ -26,13 +26,17 @@ from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES, fold
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     KnownValue,
+    is_opaque,
     node_origin,
     supported_dtype,
     tensor_array,
+    type_text,
 )
+from quantglow.importer.onnx.reading.label_codes import with_label_codes
 from quantglow.importer.onnx.reading.light_models import Weights, light, source_hash, whole
 from quantglow.importer.onnx.reading.loading import check, check_age, load_model
 from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, infer, opset_versions
+from quantglow.importer.onnx.resolvers.external import opaque_types
 from quantglow.ir.graph.family import FreeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
@@ -40,6 +44,7 @@ from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import Dim, decide_in, find_guards, fixed
+from quantglow.ir.types import DType
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
 from quantglow.transforms.size_sources import check_sources
@@ -161,7 +166,9 @@ class Source:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
         aliases = _renamed_values(self.decoded[1], scope)
-        graph = Graph(scope.inputs, named, self.source_hash, self.declared)
+        types = opaque_types(node for _, node in named)
+        texts = {name: type_text(types[node]) for name, node in named if node in types}
+        graph = Graph(scope.inputs, named, self.source_hash, {**self.declared, **texts})
         if scope.late is not None and scope.guards is not None:
             check_sources(graph, scope.guards)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
@@ -183,7 +190,7 @@ class Source:
         shapes = resolve_shapes(self.fed, input_shapes or {})
         has_elements = not any(decide_in(0, shape) for shape in shapes.values())
         scope = new_scope(
-            self.proto, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
+            self.imported, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
         )
         scope.unrolls, scope.cuts, scope.late = self.unrolls, cuts, late
         scope.values.update((value.name, value) for value in constants)
@@ -258,16 +265,17 @@ class Source:
 
     @cached_property
     def declared(self) -> dict[str, str]:
-        """The float types of inputs and outputs that are not float32."""
+        """The float types of inputs and outputs that are not float32, and the types of those that
+        are no tensors."""
         ends = (*self.fed, *self.proto.graph.output)
-        kinds = ((end.name, OTHER_FLOATS.get(end.type.tensor_type.elem_type)) for end in ends)
-        return {name: kind for name, kind in kinds if kind}
+        return {end.name: kind for end in ends if (kind := _declared_type(end))}
 
     @cached_property
     def conversions(self) -> tuple[str, ...]:
         """Notes on what of the model is computed in another float type than it says."""
-        if self.declared:
-            ends = ", ".join(f"{name} ({kind})" for name, kind in self.declared.items())
+        floats = {n: kind for n, kind in self.declared.items() if kind in OTHER_FLOATS.values()}
+        if floats:
+            ends = ", ".join(f"{name} ({kind})" for name, kind in floats.items())
             return (f"inputs and outputs that are computed in float32: {ends}",)
         kinds = {OTHER_FLOATS[kind] for kind in _inner_types(self.proto) if kind in OTHER_FLOATS}
         return (f"computed in float32: {' and '.join(sorted(kinds))} inside",) if kinds else ()
@@ -278,11 +286,16 @@ class Source:
         return source_hash(self.proto, self.weights)
 
     @cached_property
+    def imported(self) -> onnx.ModelProto:
+        """The model as it is imported: with numbers for labels that are strings."""
+        return with_label_codes(self.proto)
+
+    @cached_property
     def decoded(self) -> tuple[tuple[KnownValue, ...], tuple[onnx.NodeProto, ...]]:
         """Initializers and Constants, and the other nodes that some output needs."""
         opsets = opset_versions(self.proto)
         constants, nodes = list(known_initializers(self.proto.graph, self.weights)), []
-        for node in live_nodes(self.proto.graph):
+        for node in live_nodes(self.imported.graph):
             values = _decode_constant(node, opsets)
             constants += values
             if not values:
@@ -330,9 +343,18 @@ def _decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
 
 def _parse_port(value: onnx.ValueInfoProto) -> Port:
     """An input or output; an undeclared element type is float."""
+    declared = _declared_type(value)
+    if is_opaque(value.type):
+        return Port(value.name, DType.OPAQUE, (), declared)
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
-    dtype = supported_dtype(value.name, element)
-    return Port(value.name, dtype, declared_dims(value), OTHER_FLOATS.get(element, ""))
+    return Port(value.name, supported_dtype(value.name, element), declared_dims(value), declared)
+
+
+def _declared_type(value: onnx.ValueInfoProto) -> str:
+    """The type of an end that the element type of the graph does not tell, see ``Port``."""
+    if is_opaque(value.type):
+        return type_text(value.type)
+    return OTHER_FLOATS.get(value.type.tensor_type.elem_type, "")
 
 
 def _inner_types(proto: onnx.ModelProto) -> Iterator[int]:

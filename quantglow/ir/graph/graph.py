@@ -17,9 +17,9 @@ The body of a loop stands before the first node that runs it, under its label::
       output 'state' = 'state'
     'y': f32[8] = Loop(carried=('x',), sliced=(), captured=(), body=Graph('state'), trips=9)
 
-A line ``declared`` has the float type of an input or output that is computed as float32.  The type
-before ``=`` is for people, and checked when read.  Attributes that have the default of their
-declaration are left out.
+A line ``declared`` has the float type of an input or output that is computed as float32, or the
+type of an output that is a sequence, an optional or a map.  The type before ``=`` is for people,
+and checked when read.  Attributes that have the default of their declaration are left out.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Graph(HasDrawing):
 
     ``outputs`` pairs the names that the user knows with the nodes that compute them.
     ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
-    that the model declares instead of float32, by the names of inputs and outputs.  ``sources``:
-    the nodes of the model; ``origins``: those that a node computes, by its name.  ``aliases``: name
-    of a value that became part of another one -> the name of that, empty if there is none.
+    that the model declares instead of float32, and the types of opaque values, by the names of
+    inputs and outputs.  ``sources``: the nodes of the model; ``origins``: those that a node
+    computes, by its name.  ``aliases``: name of a value that became part of another one -> the name
+    of that, empty if there is none.
     """
 
     inputs: tuple[Input, ...]

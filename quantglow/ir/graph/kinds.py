@@ -85,7 +85,10 @@ def taking(**kinds: Kind) -> Mapping[str, Kind]:
 
 
 def element_kind(element: ElementType | TensorType) -> Kind:
-    """The kind of a type; ``NOTHING`` for parameters of elements that are not codes."""
+    """The kind of a type; ``NOTHING`` for parameters of elements that are not codes, and for Python
+    objects."""
+    if element.dtype.is_object:
+        return NOTHING
     if element.quant is None:
         return _PLAIN.get(element.dtype, Kind.INTEGER)
     if element.quant.axis is None:

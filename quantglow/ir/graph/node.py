@@ -57,6 +57,8 @@ class Node:
     traits: ClassVar[frozenset[Trait]] = frozenset()
     takes: ClassVar[Mapping[str, Kind]] = taking()
     """Kinds of elements of operands and of element types, by the names of fields."""
+    takes_objects: ClassVar[bool] = False
+    """Whether operands and results may be strings and opaque values."""
     in_place: ClassVar[tuple[str, ...]] = ()
     """Fields of operands whose memory the result may take over: they are read element by element,
     just before the result is written."""
@@ -108,6 +110,8 @@ class Node:
     def __post_init__(self) -> None:
         _check_kinds(self)
         object.__setattr__(self, "type", self.infer())
+        if not self.takes_objects and any(n.type.dtype.is_object for n in (self, *self.operands)):
+            raise self.refuse("strings and opaque values are for other runtimes only")
 
     @property
     def op(self) -> str:
@@ -276,6 +280,8 @@ def attribute_fields(cls: type[Node]) -> tuple[str, ...]:
 class Input(Node):
     """A tensor that the caller supplies."""
 
+    takes_objects = True
+
     tensor: TensorType
 
     def infer(self) -> TensorType:
@@ -359,7 +365,7 @@ def check_stated(node: Node) -> None:
     sizes = [max(1, likely(size)) for size in shape]
     if math.prod(sizes) > MOST_ELEMENTS:
         raise node.refuse(f"a value has {MOST_ELEMENTS} elements at most, not {node.type}")
-    if not element_kind(node.type):
+    if quant is not None and not element_kind(node.type):
         raise node.refuse(f"{node.type.dtype} has no quantization parameters")
     if quant is None or quant.axis is None:
         return

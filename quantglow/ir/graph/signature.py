@@ -7,6 +7,7 @@ profiles and programs know float32 only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -16,7 +17,7 @@ import numpy as np
 
 from quantglow.ir.symbolic.size import FixedShape, fixed
 from quantglow.ir.types import DType, TensorType
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, unbox
 from quantglow.support.errors import InputError
 
 PortDim = int | str | None
@@ -25,10 +26,20 @@ PortDim = int | str | None
 DECLARED = ("float16", "float64", "bfloat16")
 """Float types that inputs and outputs may have besides float32, by NumPy's names."""
 
+_OPAQUE = re.compile(r"(?:seq|optional|map)\([\w(),]{1,200}\)")
+
 Shapes = Mapping[str, FixedShape]
 """Input name -> shape."""
 
 BFLOAT16 = "bfloat16"
+
+
+def may_declare(dtype: DType, declared: str) -> bool:
+    """Whether an input or output of an element type may be declared so: as another float type, or
+    as the type of an opaque value in onnxruntime's words, ``seq(tensor(float))``."""
+    if dtype is DType.OPAQUE:
+        return _OPAQUE.fullmatch(declared) is not None
+    return not declared or (declared in DECLARED and dtype.is_float)
 
 
 def is_symbol(dim: PortDim) -> bool:
@@ -41,7 +52,8 @@ class Port:
     """One input or output.
 
     ``dims`` is None if not even their number is known.  ``declared`` is the float type that the
-    model declares (one of ``DECLARED``) if it is not ``dtype``; see ``entering`` and ``leaving``.
+    model declares (one of ``DECLARED``) if it is not ``dtype``, and the type of an opaque value;
+    see ``entering`` and ``leaving``.
     """
 
     name: str
@@ -51,9 +63,9 @@ class Port:
 
     @staticmethod
     def of(name: str, kind: TensorType, declared: Mapping[str, str]) -> Port:
-        """The port of a tensor of known shape; ``declared`` has float types by name."""
-        is_float = kind.dtype.is_float and kind.quant is None
-        return Port(name, kind.dtype, fixed(kind.shape), declared.get(name, "") if is_float else "")
+        """The port of a tensor of known shape; ``declared`` has types by name."""
+        has_other = kind.dtype is DType.OPAQUE or (kind.dtype.is_float and kind.quant is None)
+        return Port(name, kind.dtype, fixed(kind.shape), declared.get(name, "") * has_other)
 
     @property
     def is_free(self) -> bool:
@@ -193,11 +205,13 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
         dim is None or isinstance(dim, str) or (type(dim) is int and dim > 0) for dim in dims
     ):
         raise ValueError(f"{dims} are no dimensions")
-    declared = data.get("declared", "")
-    if declared not in ("", *DECLARED):
-        raise ValueError(f"{declared!r:.60} is no float type")
+    dtype, declared = DType(data["dtype"]), data.get("declared", "")
+    if not isinstance(declared, str) or not may_declare(dtype, declared):
+        raise ValueError(f"{declared!r:.60} is no type of {dtype}")
+    if dtype is DType.OPAQUE and dims != []:
+        raise ValueError("an opaque value has no dimensions")
     sizes = None if dims is None else tuple(dims)
-    return Port(str(data["name"]), DType(data["dtype"]), sizes, declared)
+    return Port(str(data["name"]), dtype, sizes, declared)
 
 
 def _fits(port: Port, shape: FixedShape) -> bool:
@@ -223,15 +237,24 @@ def numpy_type(declared: str) -> np.dtype[Any]:
 
 
 def entering(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Feeds in the declared types, as float32.
+    """Feeds in the declared types: floats as float32, texts as objects.
 
     Raises ``InputError`` for other types, and for float64 values that float32 cannot hold.
     """
     arrays = dict(feeds)
     for port in ports:
-        if port.declared and port.name in arrays:
+        if port.name not in arrays:
+            continue
+        if port.dtype is DType.STRING:
+            arrays[port.name] = as_strings(arrays[port.name])
+        elif port.declared:
             arrays[port.name] = _entering(port, arrays[port.name])
     return arrays
+
+
+def as_strings(array: Array) -> Array:
+    """Texts in the form of graphs, an array of objects; other arrays as they are."""
+    return array.astype(np.object_) if array.dtype.kind == "U" else array
 
 
 def _entering(port: Port, array: Array) -> Array:
@@ -253,9 +276,13 @@ def _entering(port: Port, array: Array) -> Array:
 
 
 def leaving(ports: Sequence[Port], arrays: Sequence[Array]) -> list[Array]:
-    """Outputs in the declared types: rounded, and infinite if they are too large for the type."""
+    """Outputs in the declared types: rounded, and infinite if they are too large for the type; of
+    opaque ones what they hold."""
     pairs = zip(ports, arrays, strict=True)
-    return [as_declared(port, array) for port, array in pairs]
+    return [
+        unbox(array) if port.dtype is DType.OPAQUE else as_declared(port, array)
+        for port, array in pairs
+    ]
 
 
 def declared_only(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -25,7 +25,7 @@ from quantglow.ir.graph.attributes import (
 )
 from quantglow.ir.graph.graph import Graph, graph_text
 from quantglow.ir.graph.node import OPS, Constant, Input, Node, check_stated, operand_fields
-from quantglow.ir.graph.signature import DECLARED
+from quantglow.ir.graph.signature import may_declare
 from quantglow.ir.symbolic.size import Dim
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
@@ -44,7 +44,7 @@ WITH_ARRAYS = (
 )
 
 _HEADER = re.compile(rf"graph ({STRING})")
-_DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
+_DECLARED = re.compile(rf"declared ({STRING}): ([\w(),]+)")
 _NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
 _BODY = re.compile(rf"body ({STRING})")
 _INSIDE = "  "
@@ -214,7 +214,8 @@ class GraphReader:
             raise ValueError("expected \"'name': type = Op(…)\" or \"output 'name' = 'node'\"")
 
     def declare(self, name: str, kind: str) -> None:
-        if kind not in DECLARED or name in self.declared:
+        is_type = may_declare(DType.F32, kind) or may_declare(DType.OPAQUE, kind)
+        if not is_type or name in self.declared:
             raise ValueError(f"{name!r} cannot be declared {kind}, or is declared twice")
         self.declared[name] = kind
 

@@ -25,7 +25,11 @@ class External(Node):
     its outputs those of the node that anything reads.  Outputs of one node are as many External
     nodes with the same ``args`` and ``model``.  ``result`` is what ONNX infers for the output,
     ``op_type`` what the node is called, ``reason`` why it is not compiled.
+
+    Its operands and its result may be strings and opaque values: the model has their ONNX types.
     """
+
+    takes_objects = True
 
     args: tuple[Node, ...]
     model: bytes

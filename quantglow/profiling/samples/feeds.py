@@ -16,7 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.signature import Port, PortDim, Signature, as_declared, as_float32, is_float
+from quantglow.ir.graph.signature import (
+    Port,
+    PortDim,
+    Signature,
+    as_declared,
+    as_float32,
+    as_strings,
+    is_float,
+)
+from quantglow.ir.types import DType
 from quantglow.profiling.samples import files as array_files
 from quantglow.profiling.samples import images
 from quantglow.profiling.samples.files import (
@@ -27,7 +36,7 @@ from quantglow.profiling.samples.files import (
     as_array,
     without_labels,
 )
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, content
 from quantglow.support.errors import CalibrationError, InputError
 from quantglow.support.files import cause
 
@@ -234,6 +243,8 @@ def _check(value: Any, port: Port, batch: int | None, place: SamplePlace) -> Arr
     raw, dtype = _with_batch(_array(value, port, place), port), port.dtype.numpy
     is_converted = port.dtype.is_float and is_float(raw.dtype)
     array = as_float32(as_declared(port, raw)) if is_converted else raw
+    if port.dtype is DType.STRING and (array := as_strings(raw)).dtype != dtype:
+        raise _unfit(port, place, "strings", str(array.dtype), "give an array of strings")
     if array.dtype != dtype:
         raise _unfit(port, place, f"elements of {dtype}", str(array.dtype), "cast it")
     is_whole = batch is None or isinstance(port.dims and port.dims[0], str | None)
@@ -381,5 +392,5 @@ def hash_feeds(feeds: Mapping[str, Array]) -> bytes:
     digest = hashlib.blake2b(b"held out", digest_size=16)
     for name, array in sorted(feeds.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        digest.update(content(array))
     return digest.digest()

@@ -27,7 +27,7 @@ from quantglow.profiling.specials import ABSENT, NONE
 from quantglow.quantization.plan.tensor_ranges import special_values
 from quantglow.quantization.rounding.layer import BAND_NBYTES
 from quantglow.quantization.shape_variants import VariantEvaluator
-from quantglow.support.arrays import Array
+from quantglow.support.arrays import Array, content
 
 TOGETHER_ROWS = 2048
 """Target number of result rows of one matrix product.  Samples with few rows are stacked up to it,
@@ -171,7 +171,7 @@ class Reservoir:
         digest = hashlib.blake2b(str(self.seed).encode(), digest_size=16)
         for name, array in sorted(feeds.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+            digest.update(content(array))
         return digest.digest()
 
 

@@ -90,7 +90,22 @@ def logit_outputs(graph: Graph) -> tuple[Node, ...]:
     """The outputs, a probability replaced by its logit: 0 and 1 hide the errors before them; a
     choice by the scores that it is made among.
     """
-    return tuple(_logits(node) for _, node in graph.outputs)
+    return tuple(map(_logits, measured_outputs(graph)))
+
+
+def measured_outputs(graph: Graph) -> tuple[Node, ...]:
+    """The outputs in order, each once; for one of strings or an opaque one, the numbers that it is
+    computed from."""
+    measured: dict[Node, None] = {}
+    for _, output in graph.outputs:
+        waiting = [output]
+        while waiting:
+            node = waiting.pop()
+            if node.type.dtype.is_object:
+                waiting.extend(reversed(node.operands))
+            else:
+                measured[node] = None
+    return tuple(measured)
 
 
 def _logits(node: Node) -> Node:
@@ -112,7 +127,7 @@ def comparisons(graph: Graph) -> tuple[Comparison, ...]:
     that is least sure would decide.  A choice (TopK) is compared by its scores.  A few numbers are
     compared by the features they are computed from, since their noise is mostly chance.
     """
-    return tuple(_comparison(node) for _, node in graph.outputs)
+    return tuple(map(_comparison, measured_outputs(graph)))
 
 
 def _comparison(node: Node) -> Comparison:
@@ -137,8 +152,8 @@ def noise_to_signal(
 
     ``measured`` and ``expected`` [samples][outputs] are values of the ``compared_nodes``.
     """
-    noise, signal = np.zeros(len(graph.outputs)), np.full(len(graph.outputs), TINY)
     any_shift = [comparison.any_shift for comparison in comparisons(graph)]
+    noise, signal = np.zeros(len(any_shift)), np.full(len(any_shift), TINY)
     for results, right in zip(measured, expected, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             noise[index] += energy(output_error(got, exact), any_shift[index])

@@ -11,11 +11,9 @@ decide sizes become inputs, of any size that is to be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
@@ -29,9 +27,9 @@ from quantglow.ir.symbolic.size import FixedShape, Size, symbols
 from quantglow.ir.types import TensorType
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
+from quantglow.runtime.exports.trial_runs import draw_feeds, is_alike
 from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, free_case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, QuantglowError
 from quantglow.transforms.size_sources import SizeSource, check_sources, late_sizes
@@ -46,17 +44,9 @@ MOST_RUNS = 8
 MOST_ROUNDS = 32
 """Maximum number of graphs that are made with more and more nodes as they are."""
 
-NEAR, SHARE = 0.1, 0.9
-"""Share of the largest number by which this share of all numbers may differ: a rounding that turns
-moves later ones, a wrong size moves all."""
-
 LATE_SIZES = (USUAL, 6, 4, 12, 10, *range(14, 1024, 2))
 """Sizes of results at which a graph is made: even, since models take pairs, and few first, since
 results seldom have more rows than inputs."""
-
-MAGNITUDES = 0.25, 0.5
-"""Smallest and largest number, but for its sign, that a model is run on.  Ranges are calibrated at
-other sizes: a mean of one number must not leave that of means of many, nor be a few steps."""
 
 Sizes = Mapping[str, int]
 """Sizes of symbols."""
@@ -397,7 +387,7 @@ class ShapeComparison:
         try:
             session = open_session(special.core(results), optimize=has_elements)
             inputs = {x.name: _at(x.type, sizes) for x in special.graph.inputs}
-            feeds = _draw_feeds({**inputs, **results}, self.free.case, results)
+            feeds = draw_feeds({**inputs, **results}, self.free.case, results)
             names = self.compared(special)
             expected = session.run(feeds, names)
         except QuantglowError:
@@ -407,7 +397,7 @@ class ShapeComparison:
             outputs = self.session(has_elements).run(feeds, names)
         except QuantglowError as error:
             raise self.free.refusal(sizes, broken, different, str(error)) from error
-        if not all(map(_is_alike, outputs, expected)):
+        if not all(map(is_alike, outputs, expected)):
             raise self.free.refusal(sizes, broken, different, "the results differ")
 
     def compared(self, special: FreeGraph) -> list[str]:
@@ -460,39 +450,7 @@ def _at(kind: TensorType, sizes: Sizes) -> TensorType:
     return kind.with_shape(tuple(shape))
 
 
-def _draw_feeds(
-    inputs: Mapping[str, TensorType], case: Case, results: Collection[str]
-) -> dict[str, Array]:
-    """Arrays for the inputs of a graph: numbers of both signs, indices 0 and 1.
-
-    Integers that are ``results`` of the model are 0: others may be out of bounds.
-    """
-    rng = np.random.default_rng(0)
-    values = dict(case.values or ())
-
-    def array(name: str, shape: FixedShape, dtype: np.dtype[np.generic]) -> Array:
-        if name in values:
-            return np.array(values[name]).reshape(shape).astype(dtype)
-        if dtype.kind == "f":
-            return (rng.choice([-1, 1], shape) * rng.uniform(*MAGNITUDES, shape)).astype(dtype)
-        return np.asarray(rng.integers(0, 1 if name in results else 2, shape)).astype(dtype)
-
-    return {n: array(n, kind.fixed_shape, kind.dtype.numpy) for n, kind in inputs.items()}
-
-
 def _others(size: int) -> tuple[int, ...]:
     """Other sizes, near and far."""
     sizes = (size + 1, 2 * size, 3 * size, size // 2, size - 1, 2 * size + 1, 3, 2)
     return tuple(n for n in dict.fromkeys(sizes) if n > 0 and n != size)
-
-
-def _is_alike(result: Array, expected: Array) -> bool:
-    """Whether most numbers are near, and the shapes are equal."""
-    if result.shape != expected.shape:
-        return False
-    one, other = (np.asarray(array, np.float64) for array in (result, expected))
-    with np.errstate(invalid="ignore"):
-        finite = np.abs(other[np.isfinite(other)])
-        near = np.abs(one - other) <= NEAR * finite.max(initial=0) + 1e-6
-        near |= (one == other) | (np.isnan(one) & np.isnan(other))
-    return bool(near.mean() >= SHARE) if near.size else True

@@ -22,6 +22,7 @@ _ONNXRUNTIME_TYPES = {
     DType.I32: "tensor(int32)",
     DType.I64: "tensor(int64)",
     DType.BOOL: "tensor(bool)",
+    DType.STRING: "tensor(string)",
 }
 _DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
 
@@ -65,7 +66,8 @@ class TensorInfo:
 
     @staticmethod
     def of(port: Port) -> TensorInfo:
-        kind = _DECLARED_TYPES.get(port.declared, _ONNXRUNTIME_TYPES[port.dtype])
+        kind = _ONNXRUNTIME_TYPES.get(port.dtype, port.declared)
+        kind = _DECLARED_TYPES.get(port.declared, kind)
         return TensorInfo(port.name, list(port.dims or ()), kind)
 
 

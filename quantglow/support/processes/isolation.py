@@ -313,10 +313,14 @@ def _ending(code: int) -> str:
 
 
 def _write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Array]) -> None:
-    """Facts as one line of JSON, then the arrays.  Raises ``ValueError`` for arrays of objects."""
+    """Facts as a line of JSON, then the arrays, texts in a fixed width.  Raises ``ValueError`` for
+    arrays of other objects."""
     file.write(json.dumps({"facts": facts, "arrays": len(arrays)}).encode() + b"\n")
-    for array in arrays:
-        np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+    for value in arrays:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and all(isinstance(text, str) for text in array.flat):
+            array = array.astype(np.str_)
+        np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def _read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:

@@ -8,9 +8,22 @@ import pytest
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, f32
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if not dtype.is_object])
 def test_an_element_type_is_found_again_from_its_array(dtype: DType) -> None:
     assert DType.of(np.zeros(1, dtype.numpy)) is dtype
+
+
+@pytest.mark.parametrize("dtype", [DType.STRING, DType.OPAQUE])
+def test_objects_are_no_constants_and_have_no_scale(dtype: DType) -> None:
+    with pytest.raises(TypeError, match="object"):
+        DType.of(np.zeros(1, dtype.numpy))
+    with pytest.raises(ValueError, match="no quantization parameters"):
+        TensorType(dtype, (), QuantParams.per_tensor(1.0, 0))
+
+
+def test_an_opaque_value_has_no_axes() -> None:
+    with pytest.raises(ValueError, match="no axes"):
+        TensorType(DType.OPAQUE, (2,))
 
 
 def test_an_array_without_element_type_is_refused() -> None:

@@ -3,10 +3,6 @@
 Behind NonZero, NonMaxSuppression and their like nothing can be compiled; before them everything
 can.  The head computes all values of concrete types; the tail is an ONNX model of the other nodes.
 The tail computes the constants and shapes it needs itself, so it serves every shape.
-
-Before the cut, classifiers whose labels are strings become classifiers of numbers and a table of
-strings.  So the scores, and the number of the label, can be compiled; only the table is left to
-onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,36 +15,30 @@ import onnx
 
 from quantglow.importer.onnx.budget import describe
 from quantglow.importer.onnx.cutting.tail import begins_with_loop
-from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.importer import live_nodes
 from quantglow.importer.onnx.nodes.context import ImportScope
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     Foreign,
+    ItemsValue,
     KnownValue,
+    ObjectValue,
     Value,
     graph_dtype,
     is_float_type,
     value_onnx_type,
     value_shape,
 )
+from quantglow.importer.onnx.reading.label_codes import with_label_codes
 from quantglow.importer.onnx.reading.light_models import with_data
-from quantglow.importer.onnx.reading.proto import all_nodes, infer, opset_versions
+from quantglow.importer.onnx.reading.proto import infer
 from quantglow.importer.onnx.resolvers.external import read_names
 from quantglow.importer.onnx.source import Source
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.size import fixed
 from quantglow.support.classes import cached_property
-
-STRINGS = "classlabels_strings"
-NUMBERS = {
-    "LinearClassifier": "classlabels_ints",
-    "SVMClassifier": "classlabels_ints",
-    "TreeEnsembleClassifier": "classlabels_int64s",
-}
-"""The attribute of each classifier that holds integer labels."""
 
 
 @dataclass(frozen=True)
@@ -104,55 +94,11 @@ def split(
 def reasons(source: Source) -> tuple[str, ...]:
     """Each node that is not compiled, with its reason.  Raises ``ModelError``."""
     scope = source.scope(None, fallback=True)
-    nodes = (value for value in scope.values.values() if isinstance(value, External))
+    values = scope.values.values()
+    held = (value.node if isinstance(value, ObjectValue) else value for value in values)
+    nodes = (node for node in held if isinstance(node, External))
     elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
     return tuple(dict.fromkeys([*scope.problems, *elsewhere]))
-
-
-def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with numbers for the strings of its classifiers; itself if it has none."""
-    if not any(_string_attributes(node) for node in proto.graph.node):
-        return proto
-    model = onnx.ModelProto()
-    model.CopyFrom(proto)
-    del model.graph.node[:]
-    used = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
-    version = opset_versions(proto).get(ML, 1)
-    for node in proto.graph.node:
-        model.graph.node.extend(code(node, used, version) if _string_attributes(node) else [node])
-    return model
-
-
-def _string_attributes(node: onnx.NodeProto) -> list[bytes]:
-    """The labels of a classifier of strings whose label has a name; else nothing."""
-    if node.domain != ML or node.op_type not in NUMBERS or not any(node.output[:1]):
-        return []
-    return [label for a in node.attribute if a.name == STRINGS for label in a.strings]
-
-
-def code(node: onnx.NodeProto, used: set[str], version: int) -> Iterator[onnx.NodeProto]:
-    """The classifier of numbers, and the table."""
-    strings = _string_attributes(node)
-    code = f"{node.output[0]}:code"
-    while code in used:
-        code += "'"
-    used.add(code)
-    classifier = onnx.NodeProto()
-    classifier.CopyFrom(node)
-    del classifier.attribute[:]
-    classifier.attribute.extend(a for a in node.attribute if a.name != STRINGS)
-    numbers = list(range(len(strings)))
-    classifier.attribute.append(onnx.helper.make_attribute(NUMBERS[node.op_type], numbers))
-    classifier.output[0] = code
-    yield classifier
-    table = {"keys_int64s": numbers, "values_strings": strings}
-    yield onnx.helper.make_node(
-        "LabelEncoder",
-        [code],
-        [node.output[0]],
-        domain=ML,
-        **(table if version > 1 else {"classes_strings": strings}),
-    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +131,8 @@ class _Cut:
         if isinstance(value, KnownValue):
             is_held = graph_dtype(value.onnx_type) is not None and value.array.size > 0
             return name in self.outputs and not is_held
-        return isinstance(value, Foreign) or value in self.scope.placeholders
+        is_foreign = isinstance(value, Foreign | ObjectValue | ItemsValue)
+        return is_foreign or value in self.scope.placeholders
 
     @property
     def head(self) -> list[onnx.NodeProto]:

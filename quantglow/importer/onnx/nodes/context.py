@@ -20,16 +20,18 @@ from quantglow.importer.onnx.nodes.values import (
     Coded,
     Foreign,
     IntegerValue,
+    ItemsValue,
     KnownSizes,
     KnownValue,
     Layout,
+    ObjectValue,
     Value,
     as_element,
     as_float32,
+    element_in_words,
     graph_dtype,
     is_float_type,
     node_origin,
-    type_in_words,
     value_onnx_type,
     value_shape,
 )
@@ -83,7 +85,7 @@ class ImportScope:
     model that is imported; ``in_definition``: by other nodes, which the model does not have.
     ``origins``: the node for which a name was claimed.  ``guards``: those of free sizes.
     ``late``: shapes of results that their nodes decide, for which the graph is made; None: such
-    nodes are refused.
+    nodes are refused.  ``objects``: sequences and optionals that something reads as they are.
     """
 
     opsets: dict[str, int]
@@ -109,6 +111,7 @@ class ImportScope:
     origins: dict[str, Origins] = field(default_factory=dict)
     guards: Guards | None = None
     late: Shapes | None = None
+    objects: dict[ItemsValue, ObjectValue] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -195,7 +198,7 @@ class ImportScope:
             raise AlreadyReported
         dtype = graph_dtype(value.onnx_type)
         if dtype is None:
-            kind = type_in_words(value.onnx_type)
+            kind = element_in_words(value)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
         if isinstance(value, IntegerValue):
             return self.share(value, "integers", lambda: _integer_values(name, value, dtype, self))
@@ -217,7 +220,7 @@ class ImportScope:
         """``tensor``, which must be float."""
         value = self.values[name]
         if not is_float_type(value_onnx_type(value)) and not getattr(value, "reported", False):
-            kind = type_in_words(value_onnx_type(value))
+            kind = element_in_words(value)
             raise Unsupported(f"{name!r} is {kind}; this operator computes float tensors only")
         return self.tensor(name)
 
@@ -362,6 +365,8 @@ class Call:
         """The shape of an operand of any type."""
         value = self.value(position)
         shape = value_shape(value)
+        if shape is None and isinstance(value, ObjectValue | ItemsValue):
+            raise Unsupported(f"{self.value_name(position)!r} is {value.kind}, which has no shape")
         if shape is None:
             raise AlreadyReported
         return shape
@@ -420,7 +425,7 @@ class Call:
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 
 
-Result = Node | Array | KnownValue | IntegerValue
+Result = Node | Array | KnownValue | IntegerValue | ObjectValue | ItemsValue
 Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)

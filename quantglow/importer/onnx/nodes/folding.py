@@ -19,6 +19,7 @@ from quantglow.importer.onnx.nodes.context import Unsupported
 from quantglow.importer.onnx.nodes.values import (
     KnownSizes,
     KnownValue,
+    ObjectValue,
     Value,
     value_onnx_type,
     value_shape,
@@ -122,6 +123,8 @@ def fold(
     """The values of the named outputs.  Raises ``Unsupported`` where ONNX cannot evaluate them."""
     kinds = admit(proto, operands, opsets, meter)
     outputs = [name for name in proto.output if name]
+    if (mean := _mean_of_nothing(proto, operands, opsets)) is not None:
+        return [KnownValue(outputs[0], mean)]
     feeds = {name: v.array for name, v in operands.items() if isinstance(v, KnownValue)}
     graph = onnx.helper.make_graph(
         [proto], "fold", [value_info(name, v) for name, v in operands.items()], []
@@ -147,6 +150,17 @@ def _evaluator_class() -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
+
+
+def _mean_of_nothing(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
+) -> Array | None:
+    """NaN in the shape of a mean over no element, of which NumPy warns; None for other nodes."""
+    data = operands.get(next(iter(proto.input), ""))
+    if proto.op_type != "ReduceMean" or not isinstance(data, KnownValue) or data.array.size:
+        return None
+    _, shape = infer_types(proto, operands, opsets).get(proto.output[0], (0, None))
+    return None if shape is None else np.full(shape, np.nan).astype(data.array.dtype)
 
 
 def _of_kind(array: Array, element: int | None) -> Array:
@@ -241,6 +255,8 @@ def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.Node
 
 def value_info(name: str, value: Value) -> onnx.ValueInfoProto:
     """ONNX's type of a value, without the sizes that are free."""
+    if isinstance(value, ObjectValue) and value.shape is None:
+        return onnx.ValueInfoProto(name=name, type=value.declared)
     shape = value_shape(value)
     dims = None if shape is None else [None if isinstance(size, Size) else size for size in shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import onnx
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
-from quantglow.ir.symbolic.size import Shape
+from quantglow.ir.symbolic.size import Dim, Shape
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError, UnsupportedOpError
@@ -194,7 +194,110 @@ class Foreign:
         return type_in_words(self.onnx_type)
 
 
-Value = Node | KnownValue | Foreign | IntegerValue
+@dataclass(frozen=True, eq=False)
+class ObjectValue:
+    """A run-time value that only other runtimes compute with: strings, a sequence, an optional or a
+    map.  ``declared`` is its ONNX type, without the sizes that are free; ``inner``: those of the
+    tensors in it, free ones too, None for open ones."""
+
+    node: Node
+    declared: onnx.TypeProto
+    inner: tuple[Dim | None, ...] = ()
+
+    @property
+    def sizes(self) -> Iterator[Dim]:
+        """The sizes on which its type depends."""
+        yield from (size for size in self.shape or self.inner if size is not None)
+
+    @property
+    def onnx_type(self) -> int:
+        """The ``TensorProto`` element type, undefined where it is no tensor."""
+        return int(self.declared.tensor_type.elem_type)
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of strings; other values have none."""
+        return self.node.type.shape if self.node.type.dtype is DType.STRING else None
+
+    @property
+    def kind(self) -> str:
+        """The type in words."""
+        return type_text(self.declared)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemsValue:
+    """A sequence or optional of which each item is a value of the model: ``items`` are their names,
+    none for an optional without an element.
+
+    ``maker`` makes it of them, for a reader that takes it as it is.
+    """
+
+    maker: onnx.NodeProto
+    items: tuple[str, ...]
+    onnx_type: int = int(onnx.TensorProto.UNDEFINED)
+    shape: None = None
+
+    @property
+    def kind(self) -> str:
+        """The type in words."""
+        return "an optional" if self.maker.op_type == "Optional" else "a sequence"
+
+
+Value = Node | KnownValue | Foreign | IntegerValue | ObjectValue | ItemsValue
+
+
+def is_opaque(declared: onnx.TypeProto) -> bool:
+    """Whether an ONNX type is one of sequences, optionals or maps."""
+    return declared.WhichOneof("value") not in (None, "tensor_type")
+
+
+def inner_tensor(declared: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
+    """The type of the tensors in a sequence or an optional; None where it has a map."""
+    while not declared.HasField("tensor_type"):
+        match declared.WhichOneof("value"):
+            case "sequence_type":
+                declared = declared.sequence_type.elem_type
+            case "optional_type":
+                declared = declared.optional_type.elem_type
+            case _:
+                return None
+    return declared.tensor_type
+
+
+def with_inner_sizes(declared: onnx.TypeProto, sizes: Sequence[Dim | None]) -> onnx.TypeProto:
+    """The type of a sequence or optional with these sizes of the tensors in it; those that are not
+    plain integers stay open."""
+    copy = onnx.TypeProto()
+    copy.CopyFrom(declared)
+    tensor = inner_tensor(copy)
+    for dim, size in zip(tensor.shape.dim if tensor else (), sizes, strict=True):
+        dim.Clear()
+        if isinstance(size, int):
+            dim.dim_value = size
+    return copy
+
+
+def type_text(declared: onnx.TypeProto) -> str:
+    """An ONNX type as onnxruntime writes it: ``seq(map(string,tensor(float)))``."""
+    match declared.WhichOneof("value"):
+        case "tensor_type":
+            return f"tensor({type_in_words(declared.tensor_type.elem_type)})"
+        case "sequence_type":
+            return f"seq({type_text(declared.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({type_text(declared.optional_type.elem_type)})"
+        case "map_type":
+            key = type_in_words(declared.map_type.key_type)
+            return f"map({key},{type_text(declared.map_type.value_type)})"
+    return "no type that quantglow knows"
+
+
+def element_in_words(value: Value) -> str:
+    """The element type of a value, or its type where it is no tensor, for messages."""
+    if isinstance(value, ObjectValue | ItemsValue) and value.shape is None:
+        return value.kind
+    return type_in_words(value_onnx_type(value))
 
 
 def type_in_words(onnx_type: int) -> str:
@@ -227,7 +330,7 @@ def value_onnx_type(value: Value) -> int:
 
 
 def graph_dtype(onnx_type: int) -> DType | None:
-    """The element type that values of an ONNX type have in the graph, None if it holds no such."""
+    """The element type with which the graph computes values of an ONNX type, None if with none."""
     return DType.F32 if is_float_type(onnx_type) else _DTYPES.get(onnx_type)
 
 
@@ -237,7 +340,9 @@ def is_float_type(onnx_type: int) -> bool:
 
 
 _ONNX_TYPES: dict[DType, int] = {
-    dtype: int(onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)) for dtype in DType
+    dtype: int(onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy))
+    for dtype in DType
+    if not dtype.is_object
 }
 _DTYPES = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
 
@@ -248,9 +353,14 @@ def as_element(array: Array) -> Array:
     return as_float32(array) if is_float else np.ascontiguousarray(array).reshape(array.shape)
 
 
+def held_dtype(onnx_type: int) -> DType | None:
+    """The element type of tensors in the graph, also where it does not compute with them."""
+    return DType.STRING if onnx_type == onnx.TensorProto.STRING else graph_dtype(onnx_type)
+
+
 def supported_dtype(name: str, onnx_type: int) -> DType:
     """Element type in which values of an ONNX type are fed.  Raises ``UnsupportedOpError``."""
-    dtype = graph_dtype(onnx_type)
+    dtype = held_dtype(onnx_type)
     if dtype is None:
         kind = type_in_words(onnx_type)
         raise UnsupportedOpError([f"{name!r} holds elements of type {kind}; quantglow has none"])

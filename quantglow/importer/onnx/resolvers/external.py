@@ -3,12 +3,15 @@
 Such a node becomes a model of its own.  Its operands are what it reads and what the bodies of its
 subgraphs capture; small known operands and those of types that the graph does not have are stored
 in the model.  ONNX's inference types the results; only concrete types enter the graph.
+
+Strings, sequences, optionals and maps go from one such node to the next.  The graph has no more of
+the type of a sequence than that it is opaque: the models of the nodes have it all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,13 +26,20 @@ from quantglow.importer.onnx.nodes.context import (
 )
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.importer.onnx.nodes.values import (
+    ItemsValue,
     KnownSizes,
     KnownValue,
+    ObjectValue,
     Value,
     as_element,
     graph_dtype,
+    held_dtype,
+    inner_tensor,
+    is_opaque,
+    type_text,
     value_onnx_type,
     value_shape,
+    with_inner_sizes,
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
@@ -43,6 +53,7 @@ from quantglow.importer.onnx.resolvers.result_types import (
     free_types,
     ml_types,
 )
+from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.size import Size
@@ -61,24 +72,26 @@ def left_to_fallback(
     single = _single_model(proto, scope)
     if single is None:
         return None
-    types = ml_types(proto, _operand_types(proto, scope))
-    types |= _complete_types(result_types(single.proto, scope), scope)
+    inferred = result_types(single.proto, scope)
+    types = ml_types(proto, _operand_types(proto, scope)) | _complete_types(inferred, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
-    single.proto.graph.output.extend(value_info(name, types[name]) for name in outputs)
+    infos = [value_info(name, types[name], _declared_type(inferred.get(name))) for name in outputs]
+    single.proto.graph.output.extend(infos)
     try:
         onnx.checker.check_model(single.proto)
     except onnx.checker.ValidationError:
         return None
     model = single.proto.SerializeToString(deterministic=True)
     values: dict[str, Value] = {}
-    for position, name in enumerate(outputs):
-        if types[name].is_empty:
+    for position, (name, info) in enumerate(zip(outputs, infos, strict=True)):
+        is_object = types[name].dtype.is_object
+        if not is_object and types[name].is_empty:
             zeros = np.zeros(types[name].fixed_shape, types[name].dtype.numpy)
             values[name] = KnownValue(name, zeros)
             continue
-        values[name] = External(
+        node = External(
             name=scope.claim(name),
             args=single.args,
             model=model,
@@ -87,13 +100,22 @@ def left_to_fallback(
             op_type=qualify(proto),
             reason=reason,
         )
+        inner = inferred[name].dims if types[name].dtype is DType.OPAQUE else ()
+        values[name] = ObjectValue(node, info.type, inner) if is_object else node
     return values
+
+
+def _declared_type(kind: ResultType | None) -> onnx.TypeProto | None:
+    """The ONNX type of an opaque result, with the sizes that are known; None for other ones."""
+    if kind is None or kind.declared is None:
+        return None
+    return with_inner_sizes(kind.declared, kind.dims)
 
 
 def _operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
     """Types of operands that the graph has; a node that was taken alone has no others."""
     values = [scope.values[name] for name in proto.input if name]
-    kinds = [(graph_dtype(value_onnx_type(value)), value_shape(value)) for value in values]
+    kinds = [(held_dtype(value_onnx_type(value)), value_shape(value)) for value in values]
     return [TensorType(dtype, shape) for dtype, shape in kinds if dtype and shape is not None]
 
 
@@ -115,25 +137,44 @@ def _single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | No
         if isinstance(value, KnownValue) and not isinstance(value, KnownSizes) and is_stored(value):
             graph.initializer.append(onnx.numpy_helper.from_array(_as_stored(value.array), name))
             continue
-        node = None if value is None else _resolve_tensor(name, scope)
+        node = None if value is None else _resolve_node(name, scope)
         if node is None:
             return None
         args.append(node)
-        graph.input.append(value_info(name, node.type))
+        held = None if value is None else object_value(value, scope)
+        declared = None if held is None else held.declared
+        graph.input.append(value_info(name, node.type, declared))
     opsets = [onnx.helper.make_opsetid(domain, v) for domain, v in scope.opsets.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(version, 8))
     return SingleModel(model, tuple(args))
 
 
-def _resolve_tensor(name: str, scope: ImportScope) -> Node | None:
+def _resolve_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a value as ONNX has it, None where the graph has only codes of it."""
+    value = scope.values[name]
+    if (held := object_value(value, scope)) is not None:
+        return held.node
     try:
         node = scope.tensor(name)
     except (Unsupported, AlreadyReported):
         return None
-    is_real = isinstance(scope.values[name], Node) and node.type.quant is not None
+    is_real = isinstance(value, Node) and node.type.quant is not None
     return None if is_real else node
+
+
+def object_value(value: Value, scope: ImportScope) -> ObjectValue | None:
+    """A value as other runtimes compute with it; None for one that the graph computes with, and for
+    a sequence that nothing makes."""
+    if isinstance(value, ItemsValue):
+        if value not in scope.objects:
+            results = left_to_fallback(value.maker, scope, "other runtimes read it as it is") or {}
+            held = results.get(value.maker.output[0])
+            if not isinstance(held, ObjectValue):
+                return None
+            scope.objects[value] = held
+        return scope.objects[value]
+    return value if isinstance(value, ObjectValue) else None
 
 
 def read_names(proto: onnx.NodeProto) -> Iterator[str]:
@@ -164,8 +205,14 @@ def _as_stored(array: Array) -> Array:
     return array if graph_dtype(onnx_type) is None else as_element(array)
 
 
-def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
+def value_info(
+    name: str, kind: TensorType, declared: onnx.TypeProto | None = None
+) -> onnx.ValueInfoProto:
+    """The declaration of a value, without its free sizes; ``declared``: the ONNX type of an opaque
+    one."""
+    if kind.dtype is DType.OPAQUE:
+        return onnx.ValueInfoProto(name=name, type=declared)
+    element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)  # objects are strings there
     dims = [None if isinstance(size, Size) else size for size in kind.shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return info
@@ -173,12 +220,14 @@ def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the outputs of a model of one node, also where its operands have free sizes."""
-    free = free_sizes(proto, scope.values)
+    named = ((info.name, scope.values[info.name]) for info in proto.graph.input)
+    operands = {name: object_value(value, scope) or value for name, value in named}
+    free = free_sizes(proto, operands)
     if not free:
         return _inferred_types(proto, scope)
 
     def types_at(sizes: Sizing) -> Types:
-        return _inferred_types(at_sizes(proto, scope.values, sizes), scope)
+        return _inferred_types(at_sizes(proto, operands, sizes), scope)
 
     return free_types(free, types_at)
 
@@ -188,6 +237,9 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
     be held."""
     complete = {}
     for name, kind in types.items():
+        if kind.declared is not None:
+            complete[name] = TensorType(kind.dtype, ())
+            continue
         # A result of another name in the graph could not be found again by its name.
         is_new = name in scope.used and name not in scope.claimed
         if None not in kind.dims or (scope.late is not None and is_new):
@@ -218,26 +270,34 @@ def _result_type(*kinds: onnx.TypeProto | None) -> ResultType | None:
     the first of a known rank."""
     open_kind = None
     for each in kinds:
-        if each is None or not each.HasField("tensor_type"):
+        if each is None or not each.WhichOneof("value"):
             continue
+        if is_opaque(each):
+            inner = inner_tensor(each)
+            return ResultType(DType.OPAQUE, _sizes_in(inner) if inner else (), each)
         tensor = each.tensor_type
         dtype = _exact_dtype(tensor.elem_type)
-        dims = tensor.shape.dim
         if dtype is None or not tensor.HasField("shape"):
             continue
-        sizes = [int(d.dim_value) if d.HasField("dim_value") else None for d in dims]
+        sizes = _sizes_in(tensor)
         if not 0 < math.prod(size for size in sizes if size is not None) <= MAX_ELEMENTS:
             continue
-        kind = ResultType(dtype, tuple(sizes))
+        kind = ResultType(dtype, sizes)
         if None not in sizes:
             return kind
         open_kind = open_kind or kind
     return open_kind
 
 
+def _sizes_in(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
+    """The sizes that a type states."""
+    dims = tensor.shape.dim
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in dims)
+
+
 def _exact_dtype(onnx_type: int) -> DType | None:
     """The element type, None for those that the graph does not hold as they are."""
-    dtype = graph_dtype(onnx_type)
+    dtype = held_dtype(onnx_type)
     is_wide = dtype is DType.F32 and onnx_type != onnx.TensorProto.FLOAT
     return None if is_wide else dtype
 
@@ -257,15 +317,28 @@ def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
         groups.setdefault((node.model, node.args), []).append(node)
     for number, ((model, _), members) in enumerate(groups.items()):
         _add_part(joined.graph, onnx.ModelProto.FromString(model).graph, members, f"{number}:")
-    inside = set(nodes)
+    inside, types = set(nodes), opaque_types(nodes)
     outside = dict.fromkeys(arg for node in nodes for arg in node.args if arg not in inside)
     for arg in outside:
         if isinstance(arg, Constant):
             joined.graph.initializer.append(onnx.numpy_helper.from_array(arg.value, arg.name))
         else:
-            joined.graph.input.append(value_info(arg.name, arg.type))
-    joined.graph.output.extend(value_info(node.name, node.type) for node in read)
+            joined.graph.input.append(value_info(arg.name, arg.type, types.get(arg)))
+    joined.graph.output.extend(value_info(n.name, n.type, types.get(n)) for n in read)
     return bytes(joined.SerializeToString())
+
+
+def opaque_types(nodes: Iterable[Node]) -> dict[Node, onnx.TypeProto]:
+    """The ONNX types of the opaque operands and results of External nodes."""
+    types: dict[Node, onnx.TypeProto] = {}
+    for node in nodes:
+        if isinstance(node, External) and any(
+            value.type.dtype is DType.OPAQUE for value in (node, *node.args)
+        ):
+            graph = onnx.ModelProto.FromString(node.model).graph
+            types[node] = graph.output[node.output].type
+            types |= {arg: info.type for arg, info in zip(node.args, graph.input, strict=True)}
+    return {node: declared for node, declared in types.items() if is_opaque(declared)}
 
 
 def _add_part(
@@ -316,6 +389,18 @@ def _rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
         tensor.name = outer.get(tensor.name, tensor.name)
 
 
+def check_externals(graph: Graph) -> None:
+    """Check the ONNX nodes inside a graph from a file, and what it says of opaque outputs.  Raises
+    ``FileFormatError``."""
+    for node in graph.nodes:
+        if isinstance(node, External):
+            check_external(node)
+    types = opaque_types(node for _, node in graph.outputs)
+    for name, node in graph.outputs:
+        if node in types and graph.declared.get(name) != type_text(types[node]):
+            raise FileFormatError(f"output {name!r} is not {graph.declared.get(name)}")
+
+
 def check_external(node: External) -> None:
     """Raise ``FileFormatError`` unless the node's model is what the importer makes: files are not
     trusted."""
@@ -325,14 +410,27 @@ def check_external(node: External) -> None:
             raise ValueError("it reads other files")
         onnx.checker.check_model(proto)
         stated = proto.graph.output[node.output]
+        types = [_stated_type(arg) for arg in node.args]
     except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
         raise FileFormatError(f"{node!r} holds no valid ONNX model: {error}") from None
     if len(proto.graph.node) != 1 or not states(stated, node.result):
         raise FileFormatError(f"{node!r} does not fit the ONNX model it holds")
+    operands = zip(proto.graph.input, node.args, types, strict=False)
     if len(proto.graph.input) != len(node.args) or not all(
-        states(info, arg.type) for info, arg in zip(proto.graph.input, node.args, strict=True)
+        states(info, arg.type) and (opaque is None or info.type == opaque)
+        for info, arg, opaque in operands
     ):
         raise FileFormatError(f"{node!r}: its operands do not fit the ONNX model it holds")
+
+
+def _stated_type(node: Node) -> onnx.TypeProto | None:
+    """The ONNX type of an opaque value, None for other ones.  Raises ``ValueError`` for a value
+    whose type nothing states."""
+    if node.type.dtype is not DType.OPAQUE:
+        return None
+    if not isinstance(node, External):
+        raise ValueError(f"{node!r} is opaque, and no ONNX model gives it")
+    return decode(node.model, node.name).graph.output[node.output].type
 
 
 def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
@@ -340,6 +438,8 @@ def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
 
     Free sizes are open.  An open size may also be a plain one, which the run of the node tells.
     """
+    if kind.dtype is DType.OPAQUE:
+        return is_opaque(info.type)
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
     has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -20,7 +20,12 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.domains import ML
-from quantglow.importer.onnx.nodes.values import KnownSizes
+from quantglow.importer.onnx.nodes.values import (
+    KnownSizes,
+    ObjectValue,
+    is_opaque,
+    with_inner_sizes,
+)
 from quantglow.ir.symbolic.expression import Expression, number
 from quantglow.ir.symbolic.size import Dim, Size, size
 from quantglow.ir.types import DType, TensorType
@@ -37,10 +42,15 @@ PERIOD = 8
 
 @dataclass(frozen=True)
 class ResultType:
-    """The type of a result; None for sizes that are known late, when the node has run."""
+    """The type of a result; None for sizes that are known late, when the node has run.
+
+    ``declared``: the ONNX type of a sequence, optional or map, ``dims`` the sizes of the tensors in
+    it, where None is an open one.
+    """
 
     dtype: DType
     dims: tuple[Dim | None, ...]
+    declared: onnx.TypeProto | None = None
 
     @property
     def rank(self) -> int:
@@ -69,6 +79,12 @@ def _regression(operands: Sequence[TensorType], attributes: Attributes) -> tuple
     """A float for each row and target."""
     targets = int(attributes.get("n_targets", attributes.get("targets", 1)))
     return _in_rows(operands, (DType.F32, (targets,)))
+
+
+def _columns_at(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
+    """The columns of the first operand that the second one chooses; a vector is a row."""
+    x, chosen = operands
+    return (TensorType(x.dtype, (*(x.shape[:-1] or (1,)), chosen.size)),)
 
 
 def columns(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
@@ -107,6 +123,7 @@ def _in_rows(
 
 
 RULES: dict[str, Rule] = {
+    "ArrayFeatureExtractor": _columns_at,
     "FeatureVectorizer": columns,
     "Imputer": _same_type,
     "LinearRegressor": _regression,
@@ -138,6 +155,8 @@ def _leaf_sizes(value: Any) -> Iterator[Any]:
     """The sizes of an operand, and its elements if these are sizes."""
     if isinstance(value, KnownSizes):
         yield from value.array.reshape(-1).tolist()
+    elif isinstance(value, ObjectValue):
+        yield from value.sizes
     else:
         yield from getattr(value, "type", value).shape
 
@@ -152,6 +171,10 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
         if isinstance(value, KnownSizes):
             array = _integers(value.array, sizes)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
+        elif is_opaque(info.type):
+            inner = [None if n is None else _integer(n, sizes) for n in value.inner]
+            declared = with_inner_sizes(info.type, inner)
+            model.graph.input.append(onnx.ValueInfoProto(name=info.name, type=declared))
         else:
             shape = [_integer(size, sizes) for size in _leaf_sizes(value)]
             element = info.type.tensor_type.elem_type
@@ -177,10 +200,10 @@ def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> di
         axes = [axis for axis, dim in enumerate(kind.dims) if dim is not None]
         formulas = {axis: trials.formula(name, axis) for axis in axes}
         solved = {axis: formula for axis, formula in formulas.items() if formula is not None}
-        if len(solved) == len(axes):
+        if len(solved) == len(axes) or kind.declared is not None:
             same = {expression: expression for expression in trials.hints}
             shape = {axis: size(each(same), sizes[0].guards) for axis, each in solved.items()}
-            types[name] = ResultType(kind.dtype, tuple(map(shape.get, range(kind.rank))))
+            types[name] = replace(kind, dims=tuple(map(shape.get, range(kind.rank))))
     return types
 
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.importer.onnx.cutting.split import with_label_codes
+from quantglow.importer.onnx.reading.label_codes import with_label_codes
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import Call, Result, Unsupported, importer
+from quantglow.importer.onnx.nodes.values import ItemsValue, ObjectValue
 from quantglow.importer.onnx.operators.math.integers import (
     ON_INTEGERS,
     clip_at_run_time,
@@ -147,8 +148,9 @@ def _fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> 
 
 
 @importer("Identity")
-def identity(call: Call) -> Node:
-    return call.tensor(0)
+def identity(call: Call) -> Result:
+    value = call.value(0)
+    return value if isinstance(value, ObjectValue | ItemsValue) else call.tensor(0)
 
 
 @importer("Dropout")
