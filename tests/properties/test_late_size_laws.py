@@ -21,7 +21,12 @@ from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError, ModelError, UnsupportedOpError
 from quantglow.transforms.float import optimize
 from tests.fuzz.compare import session
-from tests.generators.late_points import add_loop, add_point, with_late_points
+from tests.generators.late_points import (
+    add_loop,
+    add_pieces,
+    add_point,
+    with_late_points,
+)
 from tests.generators.onnx_models.models import Feeds, drawn
 
 GROUPS, SEEDS = 4, 6
@@ -136,4 +141,11 @@ def test_loops_of_computed_trips_at_any_place_compute_what_onnxruntime_computes(
 ) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)
     points = add_loop, add_loop, add_point
+    assert sum(are_programs_right(seed, points) for seed in seeds) >= SEEDS // 2
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_sequences_at_any_place_compute_what_onnxruntime_computes(group: int) -> None:
+    seeds = range(group * SEEDS, (group + 1) * SEEDS)
+    points = add_pieces, add_pieces, add_point
     assert sum(are_programs_right(seed, points) for seed in seeds) >= SEEDS // 2
