@@ -78,11 +78,10 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     onnxruntime computes the operators that quantglow does not compile; what is behind those that
-    decide sizes is compiled, too.  Values that no graph holds, such as strings, and loops of
-    computed trips cut a model in two (``PartlyCompiledModel``); onnxruntime runs a model whole of
-    which nothing can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``;
-    ``new_state`` and ``export_bundle``, which need a model that is compiled whole, raise
-    ``OptionError``.
+    decide sizes, or compute with strings and sequences, is compiled, too.  Loops of computed trips
+    cut a model in two (``PartlyCompiledModel``); onnxruntime runs a model whole of which nothing
+    can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``; ``new_state``
+    and ``export_bundle``, which need a model that is compiled whole, raise ``OptionError``.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
     """

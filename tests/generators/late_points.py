@@ -96,8 +96,9 @@ def add_point(
 def add_pieces(
     graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
-    """Let what reads a value read it with the first rows changed, as many as are positive: they are
-    an item of a sequence, which is erased and inserted again.  Their number is 0, 1 or more."""
+    """Let what reads a value read its sum with the mean of an item of a sequence and what is left:
+    the first rows, as many as are positive, are erased and inserted again, changed.  Their number
+    is 0, 1 or more."""
     inner = int(np.prod(shape[1:]))
     constants = {
         "wide": np.array([shape[0], -1]),
@@ -107,7 +108,9 @@ def add_pieces(
         "total": np.array([shape[0]]),
         "rows": np.array([-1, inner]),
         "items": np.array([-1, *shape[1:]]),
-        "back": np.array(shape),
+        "turnable": np.array([-1, 1, inner]),
+        "line": np.array([1, inner, -1]),
+        "back": np.array([1, *shape[1:]]),
         "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
     }
 
@@ -115,27 +118,30 @@ def add_pieces(
         return name if key == "value" else f"{name}|{key}"
 
     def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
-        names = list(map(of, reads.split()))
+        names = list(map(of, reads.split(", ")))
         return helper.make_node(kind, names, [of(result)], **attributes)
 
     nodes = [
-        node("Reshape", "value wide", "matrix"),
-        node("Gather", "matrix first", "firsts", axis=1),
-        node("Greater", "firsts zero", "positive"),
+        node("Reshape", "value, wide", "matrix"),
+        node("Gather", "matrix, first", "firsts", axis=1),
+        node("Greater", "firsts, zero", "positive"),
         node("Cast", "positive", "ones", to=TensorProto.INT64),
         node("ReduceSum", "ones", "sum", keepdims=0),
-        node("Reshape", "sum one", "count"),
-        node("Sub", "total count", "others"),
-        node("Concat", "count others", "sizes", axis=0),
-        node("SplitToSequence", "value sizes", "pieces", axis=0),
-        node("SequenceAt", "pieces first", "chosen"),
-        node("SequenceErase", "pieces first", "rest"),
-        node("Reshape", "chosen rows", "vectors"),
-        node("MatMul", "vectors w", "product"),
-        node("Reshape", "product items", "new"),
-        node("SequenceInsert", "rest new first", "joined"),
+        node("Reshape", "sum, one", "count"),
+        node("Sub", "total, count", "others"),
+        node("Concat", "count, others", "sizes", axis=0),
+        node("SplitToSequence", "value, sizes", "pieces", axis=0),
+        node("SequenceAt", "pieces, first", "chosen"),
+        node("SequenceErase", "pieces, first", "rest"),
+        node("Reshape", "chosen, rows", "vectors"),
+        node("MatMul", "vectors, w", "product"),
+        node("Reshape", "product, items", "new"),
+        node("SequenceInsert", "rest, new, first", "joined"),
         node("ConcatFromSequence", "joined", "whole", axis=0),
-        node("Reshape", "whole back", "changed"),
+        node("Reshape", "whole, turnable", "matrices"),
+        *_mean("after", "matrices", node),
+        node("Reshape", "after mean, back", "mean"),
+        node("Add", "value, mean", "changed"),
     ]
     insert(graph, name, of("changed"), nodes)
     graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.support.errors import ModelError
@@ -14,6 +14,7 @@ from tests.unit.importer.onnx.onnx_models import (
     assert_agrees,
     by_onnxruntime,
     floats,
+    model_of,
     single,
 )
 
@@ -91,3 +92,13 @@ def test_known_scalars_pass_through_float_arithmetic() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
     (actual,) = qg.compile(model, num_threads=1).run(None, {"x": np.array([2.0, 3.0], np.float32)})
     np.testing.assert_array_equal(actual, [2.0, 3.0])
+
+
+def test_the_mean_over_no_rows_is_nan_without_a_warning() -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["none"], ["mean"], axes=[0], keepdims=0),
+        helper.make_node("Add", ["x", "mean"], ["y"]),
+    ]
+    none = numpy_helper.from_array(np.zeros((0, 3), np.float32), "none")
+    model = model_of(nodes, {"x": floats(2, 3)}, ["y"], [none])
+    assert np.isnan(qg.interpret(qg.import_model(model), {"x": floats(2, 3)})[0]).all()
