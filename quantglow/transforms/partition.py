@@ -14,7 +14,7 @@ needs have segments of their own, which run if the branch is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Protocol, runtime_checkable
@@ -122,21 +122,42 @@ def partition(
 
     ``branches`` are the ones that run only if they are taken.
     """
-    owners = {n: (_owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
+    positions = {node: _owner(node, backends) for node in graph.compute_nodes()}
+    return tuple(
+        Segment(
+            backends[part.position], part.graph, part.nodes, tuple(branches[i] for i in part.inside)
+        )
+        for part in cut_graph(graph, positions, branches)
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class GraphPart(Concise):
+    """A part of a graph whose nodes have one ``position`` and are ``inside`` of the same branches.
+
+    Its inputs and outputs are named after the nodes whose values they are.
+    """
+
+    position: int
+    graph: Graph
+    nodes: tuple[Node, ...]
+    inside: tuple[int, ...] = ()
+
+
+def cut_graph(
+    graph: Graph, positions: Mapping[Node, int], branches: Sequence[Branch] = ()
+) -> Iterator[GraphPart]:
+    """The parts of a graph in a possible order of execution, given who runs each operator."""
+    owners = {node: (position, around(node, branches)) for node, position in positions.items()}
     levels = _Levels(graph, owners, branches, late_sizes(graph))
     levels.sink()
     members: dict[Key, list[Node]] = {}
     for node in owners:
         members.setdefault(levels.key(node), []).append(node)
-    return tuple(
-        Segment(
-            backends[position],
-            _cut_out(graph, members[level, (position, inside)], levels.deciding),
-            tuple(members[level, (position, inside)]),
-            tuple(branches[i] for i in inside),
-        )
-        for level, (position, inside) in sorted(members)
-    )
+    for key in sorted(members):
+        _, (position, inside) = key
+        inner = _cut_out(graph, members[key], levels.deciding)
+        yield GraphPart(position, inner, tuple(members[key]), inside)
 
 
 def around(node: Node, branches: Sequence[Branch]) -> tuple[int, ...]:
