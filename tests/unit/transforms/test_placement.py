@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import quantglow as qg
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
@@ -24,6 +25,7 @@ from quantglow.transforms.placement import Costs, place
 from tests.generators.float_graphs.elementwise import Form, elementwise_graphs
 from tests.support.effort import moderate
 from tests.support.feeds import feeds_of
+from tests.support.late_models import BUILDERS
 from tests.unit.transforms.test_partition import Interpreted
 
 graphs = elementwise_graphs([Form(kind) for kind in (Relu, Add, Tanh, Mul)], most=8, results=3)
@@ -123,3 +125,21 @@ def test_times_change_who_runs_a_node_and_no_result(graph: Graph) -> None:
     actual = Compiler.of(backends=backends).compile(graph).executable.run(feeds)
     for mine, expected in zip(actual, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["detector", "rows", "crops"])
+def test_without_timed_backends_of_others_models_have_their_segments(kind: str) -> None:
+    graph = qg.compile(BUILDERS[kind]().model, num_threads=1).graph
+    compiler = Compiler.of(num_threads=1)
+    backends = compiler.executors(compiler.backend)
+    for segment in partition(graph, backends):
+        for node in segment.nodes:
+            assert segment.backend is next(b for b in backends if b.supports(node))
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(1.0, "llvm"), (0.0, "timed")])
+def test_quantglows_own_code_competes(seconds: float, expected: str) -> None:
+    build = Compiler.of(num_threads=1, backends=[Timed(EVERYTHING, "timed", seconds)]).compile(
+        chain()
+    )
+    assert [segment.backend.name for segment in build.segments] == [expected]
