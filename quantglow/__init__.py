@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from quantglow.runtime.serving.infer_queue import InferQueue
     from quantglow.runtime.states.state import State
     from quantglow.support.timeline import tracing
-    from quantglow.transforms.partition import Backend, Executable
+    from quantglow.transforms.partition import Backend, Executable, TimedBackend
 
 _PLACES = {
     "Backend": "quantglow.transforms.partition",
@@ -85,6 +85,7 @@ _PLACES = {
     "QuantizationConfig": "quantglow.quantization.options",
     "Report": "quantglow.evaluation.report",
     "State": "quantglow.runtime.states.state",
+    "TimedBackend": "quantglow.transforms.partition",
     "bisect": "quantglow.api.bisect",
     "compare": "quantglow.api.compare",
     "compile": "quantglow.api.compile",
@@ -158,6 +159,7 @@ __all__ = [
     "Report",
     "State",
     "StateFullError",
+    "TimedBackend",
     "TypeRuleError",
     "UndecidedError",
     "UnsupportedOpError",

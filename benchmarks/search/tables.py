@@ -105,8 +105,8 @@ def measured_tables() -> list[Table]:
     """All choices of all shapes, measured here; takes about twenty minutes."""
     target = replace(resolve(LEVEL), core=resolve("native").core)
     graph, actual = build_graph(SHAPES), []
-    tasks = plan_tasks(graph, target)[0]
-    measurer = Measurer(Work.of(graph, target), samples=SAMPLES)
+    tasks = plan_tasks([graph], target)[0]
+    measurer = Measurer(Work.of([graph], target), samples=SAMPLES)
     for shape, task in zip(SHAPES, tasks, strict=True):
         nbytes, every = FAR_NBYTES if shape.size < FAR_BELOW else 0, range(len(task.choices))
         passes = [measured(task, measurer, nbytes, 0, every)]

@@ -75,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", action="store_true", help="also a pool of threads that share a run, for Linux"
     )
+    parser.add_argument(
+        "--partition",
+        action="store_true",
+        help="operators that onnxruntime computes are left to the caller, between functions",
+    )
     for kind, parts in (("flash", "code and weights"), ("ram", "arena and stack")):
         parser.add_argument(
             f"--max-{kind}", type=int, metavar="BYTES", help=f"most that {parts} may take"
@@ -158,8 +163,11 @@ def _building(options: argparse.Namespace, facts: Mapping[str, Any]) -> list[str
 
 def verdict(folder: str, facts: Mapping[str, Any]) -> str:
     """The files, and the memory that they need."""
-    code, weights = facts["code_nbytes"], facts["weights"]["nbytes"]
-    arena, stack = facts["arena"]["nbytes"], facts["stack_nbytes"]
+    functions = _functions(facts)
+    code = sum(function["code_nbytes"] for function in functions)
+    weights = sum(function["weights"]["nbytes"] for function in functions)
+    arena = max(function["arena"]["nbytes"] for function in functions)
+    stack = max(function["stack_nbytes"] for function in functions)
     flash = (
         f"{nbytes_text(code + weights)} ({code} code + {weights} weights), {facts['flash_counted']}"
     )
@@ -174,16 +182,40 @@ def _tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     rows = [(file, str(listed["nbytes"])) for file, listed in facts["files"].items()]
     yield ReportTable("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))
     columns = ("", "name", "type", "shape", "scale", "zero point")
-    ends = [
-        (
-            f"{word} {index}",
-            tensor["name"],
-            tensor["c_type"],
-            "×".join(map(str, tensor["shape"])),
-            number(tensor["scale"], "{:.6g}"),
-            number(tensor["zero_point"], "{}"),
-        )
-        for word in ("input", "output")
-        for index, tensor in enumerate(facts[f"{word}s"])
-    ]
-    yield ReportTable("Inputs and outputs", columns, ends, frozenset({"scale", "zero point"}))
+    functions = _functions(facts)
+    for function in functions:
+        ends = [
+            _tensor_row(f"{word} {index}", tensor)
+            for word in ("input", "output")
+            for index, tensor in enumerate(function[f"{word}s"])
+        ]
+        title = "Inputs and outputs" + (f" of {function['name']}" if len(functions) > 1 else "")
+        yield ReportTable(title, columns, ends, frozenset({"scale", "zero point"}))
+    for part in facts.get("segments", ()):
+        if "operators" in part:
+            yield from _caller_tables(part, columns)
+
+
+def _functions(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The facts of each function."""
+    return [part for part in facts.get("segments", [facts]) if "arena" in part]
+
+
+def _caller_tables(part: Mapping[str, Any], columns: tuple[str, ...]) -> Iterator[ReportTable]:
+    """Operators that are left to the caller, and the values that these read and give."""
+    rows = [(each["name"], each["op"], each["reason"]) for each in part["operators"]]
+    yield ReportTable("Left to the caller", ("name", "operator", "reason"), rows)
+    words = {"reads": "reads", "results": "gives"}
+    values = [_tensor_row(words[key], value) for key in words for value in part[key]]
+    yield ReportTable("Values of the caller", columns, values, frozenset({"scale", "zero point"}))
+
+
+def _tensor_row(place: str, tensor: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        place,
+        tensor["name"],
+        tensor["c_type"],
+        "×".join(map(str, tensor["shape"])),
+        number(tensor["scale"], "{:.6g}"),
+        number(tensor["zero_point"], "{}"),
+    )

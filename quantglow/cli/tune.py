@@ -111,7 +111,7 @@ def _tune_model(
         time_left = time_for_kernels(minutes, around)
         tuning = tune_network(compiled, compiler, time_left, options.searcher, tell, client)
     assert isinstance(compiled, CompiledModel)
-    tuned = tuning.compiler.compile(compiled.graph).executable
+    tuned = compiled.specialisations.with_compiler(tuning.compiler).first.build.executable
     plain, feeds = compiled.build.executable, draw_feeds(compiled, {})
     times = medians(
         {"before": lambda: plain.run(feeds), "after": lambda: tuned.run(feeds)}, COMPARED_SECONDS

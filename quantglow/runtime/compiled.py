@@ -309,6 +309,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         max_ram: int | None = None,
         schedule: str | None = None,
         threads: bool = False,
+        partition: bool = False,
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
@@ -330,12 +331,15 @@ class CompiledModel(OfOneProcess, HasDrawing):
         max_ram          maximum bytes of arena and stack
         schedule         see ``compile``; default: "memory" for microcontrollers, else "fast"
         threads          also ``NAME_pool.h`` and ``NAME_pool.c``: threads that share a run on Linux
+        partition        operators that onnxruntime computes, and those whose sizes they decide, are
+                         left to the caller: there is a function for each segment around them, and
+                         header, example and manifest say what is between
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
-        Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime and for
-        bundles larger than ``max_flash`` or ``max_ram``, ``InputError`` for shapes that the model
-        does not take, ``FileFormatError``.
+        Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime, unless
+        ``partition`` leaves them to the caller, and for bundles larger than ``max_flash`` or
+        ``max_ram``, ``InputError`` for shapes that the model does not take, ``FileFormatError``.
         """
         chosen, path = shapes_of("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
@@ -353,6 +357,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
             max_ram=max_ram,
             schedule=schedule,
             threads=threads,
+            partition=partition,
         )
         export_bundle(graph, path, options)
 

@@ -1,6 +1,7 @@
 """Partition of a graph among code generators, and the interface of one.
 
-Every node goes to the first backend that supports it.  A node's level counts the changes of backend
+Every node goes to the first backend that supports it; where that one and others say what they cost,
+to the cheapest for the whole graph (``placement``).  A node's level counts the changes of backend
 on the way to it; the nodes of one level and one backend are a segment.  A value that crosses a
 border goes to a later level, so segments never wait for each other in a circle, and no path changes
 its backend more often than the preferences demand.  Then nodes move to later levels if fewer bytes
@@ -13,9 +14,11 @@ needs have segments of their own, which run if the branch is taken.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import TopologicalSorter
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +31,7 @@ from quantglow.ir.symbolic.size import Dim, decide, likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
+from quantglow.transforms.placement import Costs, place
 from quantglow.transforms.size_sources import SizeSource, late_sizes
 
 
@@ -61,6 +65,20 @@ class Backend(Protocol):
         """Compile a segment: all its operators are supported, its inputs and outputs are the values
         that cross its border, under their names.
         """
+
+
+@runtime_checkable
+class TimedBackend(Backend, Protocol):
+    """A backend that says what it costs: nodes that several of them support go to the one with
+    which the graph takes the least time.  The integers are the same."""
+
+    @property
+    def transfer(self) -> tuple[float, float]:
+        """Seconds for each value that it reads from other backends or gives them, and seconds for
+        each byte of the value."""
+
+    def time(self, node: Node) -> float:
+        """Seconds of a node that it supports, modelled or measured."""
 
 
 LEAST_OPERATIONS = 12_000_000
@@ -122,34 +140,90 @@ def partition(
 
     ``branches`` are the ones that run only if they are taken.
     """
-    owners = {n: (_owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
+    choices = {node: _choices(node, backends) for node in graph.compute_nodes()}
+    positions = place(graph, choices, _costs(backends))
+    return tuple(
+        Segment(
+            backends[part.position], part.graph, part.nodes, tuple(branches[i] for i in part.inside)
+        )
+        for part in cut_graph(graph, positions, branches)
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class GraphPart(Concise):
+    """A part of a graph whose nodes have one ``position`` and are ``inside`` of the same branches.
+
+    Its inputs and outputs are named after the nodes whose values they are.
+    """
+
+    position: int
+    graph: Graph
+    nodes: tuple[Node, ...]
+    inside: tuple[int, ...] = ()
+
+
+def cut_graph(
+    graph: Graph, positions: Mapping[Node, int], branches: Sequence[Branch] = ()
+) -> Iterator[GraphPart]:
+    """The parts of a graph in a possible order of execution, given who runs each operator."""
+    owners = {node: (position, around(node, branches)) for node, position in positions.items()}
     levels = _Levels(graph, owners, branches, late_sizes(graph))
     levels.sink()
     members: dict[Key, list[Node]] = {}
     for node in owners:
         members.setdefault(levels.key(node), []).append(node)
-    return tuple(
-        Segment(
-            backends[position],
-            _cut_out(graph, members[level, (position, inside)], levels.deciding),
-            tuple(members[level, (position, inside)]),
-            tuple(branches[i] for i in inside),
-        )
-        for level, (position, inside) in sorted(members)
-    )
+    for key in sorted(members):
+        _, (position, inside) = key
+        inner = _cut_out(graph, members[key], levels.deciding)
+        yield GraphPart(position, inner, tuple(members[key]), inside)
 
 
 def around(node: Node, branches: Sequence[Branch]) -> tuple[int, ...]:
     return tuple(i for i, branch in enumerate(branches) if node in branch.nodes)
 
 
-def _owner(node: Node, backends: Sequence[Backend]) -> int:
-    """The position of the first backend that supports the node."""
+def _choices(node: Node, backends: Sequence[Backend]) -> tuple[int, ...]:
+    """The position of the first backend that supports the node; if it says what it costs, with all
+    others that do.  Results of an operator of onnxruntime stay together, so they have one choice.
+    """
     for position, backend in enumerate(backends):
         if backend.supports(node):
-            return position
+            if not isinstance(backend, TimedBackend) or isinstance(node, External):
+                return (position,)
+            later = enumerate(backends[position + 1 :], position + 1)
+            return (
+                position,
+                *(i for i, b in later if isinstance(b, TimedBackend) and b.supports(node)),
+            )
     names = ", ".join(backend.name for backend in backends)
     raise BackendError(f"no backend supports {node!r}. Remedy: add one that does to {names}.")
+
+
+def _costs(backends: Sequence[Backend]) -> Costs:
+    """The costs that backends state, checked; others take no time."""
+
+    def time(node: Node, position: int) -> float:
+        backend = backends[position]
+        seconds = backend.time(node) if isinstance(backend, TimedBackend) else 0.0
+        return _check(seconds, backend, f"time of {node!r}")
+
+    def transfer(value: Node, position: int) -> float:
+        backend = backends[position]
+        if not isinstance(backend, TimedBackend):
+            return 0.0
+        each, byte = backend.transfer
+        return _check(each + byte * likely(value.type.nbytes), backend, f"transfer of {value!r}")
+
+    return Costs(cache(time), cache(transfer))
+
+
+def _check(seconds: float, backend: Backend, what: str) -> float:
+    if 0 <= seconds < math.inf:
+        return seconds
+    raise BackendError(
+        f"{backend.name}: the {what} is {seconds}. Remedy: state seconds, finite and at least 0."
+    )
 
 
 @dataclass

@@ -204,7 +204,7 @@ class Cluster:
 @contextmanager
 def open_cluster(client: Any, tuner: Tuner) -> Iterator[Cluster]:
     """The machines of a client's cluster, which get the graph of a tuner."""
-    work = Work.of(tuner.graph, tuner.target, tuner.threads)
+    work = tuner.work
     with large_messages():
         sent = client.submit(receive, work, pure=False)
         try:

@@ -227,7 +227,7 @@ def store(core_fit: CoreFit) -> CoreFit:
 def _time_shapes(target: Target, progress: Progress) -> list[Timed]:
     """The times of tiles of all shapes.  Raises ``BackendError``."""
     graph = build_graph(SHAPES)
-    tasks, rng = plan_tasks(graph, target)[0], np.random.default_rng(0)
+    tasks, rng = plan_tasks([graph], target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
         kernel = choose_kernel(task.step, target, KernelChoice(PLAIN))
@@ -238,7 +238,7 @@ def _time_shapes(target: Target, progress: Progress) -> list[Timed]:
         far = FAR_NBYTES if kernel.vectors * kernel.total_steps > FAR else 0
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
         jobs += [Job(task.key, KernelChoice(PLAIN, tile), far) for tile in shape]
-    measured = Measurer(Work.of(graph, target), samples=4).run(jobs, progress)
+    measured = Measurer(Work.of([graph], target), samples=4).run(jobs, progress)
     return time_tasks(tasks, measured)
 
 
@@ -325,13 +325,13 @@ def _prefers_even(target: Target) -> bool:
     shapes = (Shape(7, 512, 512, 3), Shape(7, 512, 2048), Shape(7, 960, 320))
     graph = build_graph(shapes)
     jobs = []
-    for task in plan_tasks(graph, target)[0]:
+    for task in plan_tasks([graph], target)[0]:
         kernel = choose_kernel(task.step, target, KernelChoice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
         choices = [KernelChoice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
-    measurements = Measurer(Work.of(graph, target), samples=9).run(jobs)
+    measurements = Measurer(Work.of([graph], target), samples=9).run(jobs)
     pairs = [
         (early.ratio, even.ratio)
         for early, even in zip(measurements[::2], measurements[1::2], strict=True)

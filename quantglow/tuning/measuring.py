@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -23,6 +23,9 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
+from quantglow.ir.symbolic.size import find_guards, symbols
+from quantglow.ir.symbolic.text import guard_text, read_guards
+from quantglow.memory.planning import plan_program
 from quantglow.runtime.programs.build import ProgramBackend
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
@@ -82,7 +85,7 @@ class Measurement:
 
 
 class Measuring(Protocol):
-    """Measures choices of the tasks of a graph's program."""
+    """Measures choices of the tasks of the programs of graphs."""
 
     def run(self, jobs: Sequence[Job]) -> list[Measurement]:
         """The measurements of jobs, in order; those for which no time was left are missing."""
@@ -90,36 +93,51 @@ class Measuring(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """The graph whose tasks are measured, for another process: its text, the names of its
-    constants, and all arrays; with the name of a target, the costs of its core, and threads."""
+    """The graphs whose tasks are measured, for another process: their texts, the names of their
+    constants, and all arrays; with the name of a target, the costs of its core, and threads.
 
-    text: str
+    ``hints``: the sizes of free dimensions, which all graphs share, and ``guards`` their guards.
+    """
+
+    texts: Sequence[str]
     constants: Sequence[str]
     arrays: Sequence[Array]
     target: str
     core: Mapping[str, Any]
     threads: int
+    hints: Mapping[str, int] = field(default_factory=dict)
+    guards: Sequence[str] = ()
 
     @staticmethod
-    def of(graph: Graph, target: Target, threads: int = 1) -> Work:
-        """The work of a graph; the target is found by its name whatever its costs."""
-        constants, scales = text_constants(graph), text_scales(graph)
+    def of(graphs: Sequence[Graph], target: Target, threads: int = 1) -> Work:
+        """The work of graphs; the target is found by its name whatever its costs."""
+        constants: dict[str, Array] = {}
+        scales: dict[ArrayMark, Array] = {}
+        for graph in graphs:
+            constants |= text_constants(graph)
+            scales |= text_scales(graph)
+        guards = find_guards(size for g in graphs for node in g.nodes for size in node.type.shape)
         is_native = target == replace(resolve("native"), core=target.core)
         return Work(
-            print_without_scales(graph),
+            [print_without_scales(graph) for graph in graphs],
             list(constants),
             [*constants.values(), *scales.values()],
             "native" if is_native else target.name,
             core_to_json(target.core),
             threads,
+            dict(guards.hints) if guards else {},
+            list(map(guard_text, guards.recorded)) if guards else [],
         )
 
-    def parse(self) -> tuple[Graph, Target]:
-        """The graph and the target."""
+    def parse(self) -> tuple[list[Graph], Target]:
+        """The graphs, with guards of their own, and the target."""
+        sizes, guards = symbols(self.hints)
+        for guard in read_guards(self.guards, self.hints):
+            guards.record(guard)
         scales = {ArrayMark.of(array): array for array in self.arrays[len(self.constants) :]}
         constants = dict(zip(self.constants, self.arrays, strict=False))
         target = replace(resolve(self.target), core=parse_core(self.core))
-        return parse_graph(self.text, constants, scales), target
+        return [parse_graph(text, constants, scales, sizes) for text in self.texts], target
 
 
 @dataclass(frozen=True)
@@ -173,12 +191,24 @@ class Measurer:
         ]
 
 
-def plan_tasks(graph: Graph, target: Target, threads: int = 1) -> tuple[list[Task], int]:
-    """The tasks of the program of a graph, as it would be compiled, and the bytes of its
+def plan_tasks(graphs: Sequence[Graph], target: Target, threads: int = 1) -> tuple[list[Task], int]:
+    """The tasks of the programs of graphs, as they would be compiled, and the bytes of their
     constants."""
     plain = replace(target, choices=Choices())
-    planned, _ = ProgramBackend(plain).planned(graph, threads)
-    return find_tasks(planned.program, plain), planned.figures.constant_nbytes
+    tasks: dict[str, Task] = {}
+    nbytes = 0
+    for graph in graphs:
+        # A batch of a free size is not cut into pieces.
+        planned = (
+            plan_program(graph, plain)
+            if graph.has_free_sizes
+            else ProgramBackend(plain).planned(graph, threads)[0]
+        )
+        nbytes += planned.figures.constant_nbytes
+        for task in find_tasks(planned.program, plain):
+            earlier = tasks.get(task.key)
+            tasks[task.key] = replace(task, uses=task.uses + (earlier.uses if earlier else 0))
+    return list(tasks.values()), nbytes
 
 
 def measure_here(
@@ -193,8 +223,8 @@ def measure_here(
     After the time ``until``, in seconds of the clock, nothing is begun but the first choices.
     ``work``: the other fields of ``Work``.
     """
-    graph, target = Work(arrays=arrays, **work).parse()
-    tasks = {task.key: task for task in plan_tasks(graph, target, work["threads"])[0]}
+    graphs, target = Work(arrays=arrays, **work).parse()
+    tasks = {task.key: task for task in plan_tasks(graphs, target, work["threads"])[0]}
     seconds, defaults = np.zeros((2, len(jobs), samples))
     states = np.full(len(jobs), UNKNOWN, np.int8)
     numbered = sorted(enumerate(jobs), key=lambda pair: (pair[1][0], pair[1][2], pair[0]))

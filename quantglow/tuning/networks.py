@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quantglow.ir.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.build import Compiler, ProgramBackend
 from quantglow.support.errors import OptionError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.records import (
@@ -54,8 +55,8 @@ def tune_network(
 
     ``client``: of a Dask cluster, whose machines measure instead; the records name them.
 
-    Raises ``OptionError`` for a model that is no single program, ``BackendError`` if nothing could
-    be measured.
+    Raises ``OptionError`` for a model that onnxruntime runs in parts, ``BackendError`` if nothing
+    could be measured.
     """
     if not isinstance(model, CompiledModel):
         raise OptionError(f"tune={MEASURE!r}: onnxruntime runs a part of this model. {LEAVE_OUT}")
@@ -63,12 +64,12 @@ def tune_network(
         raise OptionError(
             f"tune={MEASURE!r}: the model leaves dimensions free. Remedy: give input_shapes."
         )
-    graph, target = model.graph, compiler.target
-    if target is None or not compiler.is_one_program(graph):
-        raise OptionError(f"tune={MEASURE!r}: this model is no single program. {LEAVE_OUT}")
+    graphs, target = compiled_graphs(model), compiler.target
+    if target is None or not graphs:
+        raise OptionError(f"tune={MEASURE!r}: quantglow compiles nothing of it. {LEAVE_OUT}")
     deadline = Deadline.after(MAX_MINUTES if max_minutes is None else max_minutes)
     earlier = read_records()
-    tuner = Tuner(graph, target, compiler.num_threads, deadline, searcher, say=say)
+    tuner = Tuner(graphs, target, compiler.num_threads, deadline, searcher, say=say)
     if client is None:
         records = tuner.run(of_machine(earlier, tuner.host), hints(earlier, tuner.host))
     else:
@@ -80,3 +81,12 @@ def tune_network(
     tuned = replace(compiler, target=tune_target(target, [*earlier, *records]))
     shapes = {task.key: task.shape for task in tuner.planned[0]}
     return Tuning(tuned, tuple(records), shapes, is_kept)
+
+
+def compiled_graphs(model: CompiledModel) -> list[Graph]:
+    """The graphs of the programs that quantglow compiled: the whole, or segments of it; sizes that
+    results decide are free in these."""
+    build = model.build
+    if not build.segments:
+        return [model.graph]
+    return [s.graph for s in build.segments if isinstance(s.backend, ProgramBackend)]

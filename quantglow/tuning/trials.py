@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from quantglow.codegen.llvm.cache import ObjectCache
+from quantglow.codegen.llvm.emission import with_operands
 from quantglow.codegen.llvm.isa.costs import Choices, KernelChoice
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import Kernel, KernelCall, task_name
 from quantglow.codegen.llvm.kernels.tunable import KernelForms, kernel_forms
 from quantglow.ir.program.program import Buffer, Compute, Instruction, Program, View
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import find_guards, likely
 from quantglow.runtime.jit.library import KernelLibrary
 from quantglow.runtime.native.buffers import Allocate
 from quantglow.runtime.native.loaded import allocator
@@ -39,7 +42,8 @@ UNWRITTEN = 0x5A
 class Task:
     """Equal instructions of a program: ``uses`` of them.
 
-    ``key``: see ``task_name``.  ``default``: the choice of the cost model.
+    ``key``: see ``task_name``.  ``default``: the choice of the cost model.  Free sizes are those
+    of the hints while the task is measured.
     """
 
     key: str
@@ -68,6 +72,12 @@ class Task:
     def kernel(self, choice: KernelChoice) -> Kernel | None:
         """The kernel of a choice; None where the task has no such choice."""
         return self.forms.kernel(self.step, self.target, choice)
+
+    @property
+    def guards(self) -> Guards | None:
+        """The guards of its free sizes, which the kernel takes as operands; None without any."""
+        sizes = (size for view in self.step.views for size in (*view.shape, *view.strides))
+        return find_guards(sizes)
 
     @property
     def shape(self) -> str:
@@ -123,9 +133,14 @@ class KernelTrial:
         kernel = self.task.kernel(choice)
         if kernel is None:
             return None
-        call = kernel.call()
+        call, sizes = kernel.call(), list[int]()
+        if (guards := self.task.guards) is not None:
+            operands = len(call.pointers), self.task.target.isa.index
+            text, names = with_operands(call.ir, *operands)
+            call = replace(call, code=text)
+            sizes = [guards.names[name].at(guards.hints) for name in names]
         (address,) = self.library.load([call.ir])
-        return LoadedKernel(self, call, address)
+        return LoadedKernel(self, call, address, sizes)
 
     @cached_property
     def expected(self) -> bytes:
@@ -138,7 +153,7 @@ class KernelTrial:
         """The memory of a view's buffer, filled with random values of its type."""
         buffer = view.buffer
         if buffer not in self._memory:
-            array = self.arena(int(buffer.nbytes) + self.task.target.isa.slack_nbytes)
+            array = self.arena(int(likely(buffer.nbytes)) + self.task.target.isa.slack_nbytes)
             _fill(array, view)
             self._memory[buffer] = array
         return self._memory[buffer]
@@ -156,11 +171,12 @@ def _fill(memory: Array, view: View) -> None:
 
 @dataclass
 class LoadedKernel:
-    """One kernel with its operands in memory."""
+    """One kernel with its operands in memory; ``sizes``: those that it takes as operands."""
 
     trial: KernelTrial
     call: KernelCall
     address: int
+    sizes: Sequence[int] = ()
     _copies: list[Array] = field(default_factory=list)
 
     def results(self) -> bytes:
@@ -173,7 +189,7 @@ class LoadedKernel:
         else:
             memory[:] = UNWRITTEN
         run_table(self.trial.task.target, 1, self.table[:1])
-        return memory[: output.buffer.nbytes].tobytes()
+        return memory[: likely(output.buffer.nbytes)].tobytes()
 
     def seconds(self) -> float:
         """Seconds of one run, the mean of as many as take ``SAMPLE_SECONDS``."""
@@ -197,21 +213,21 @@ class LoadedKernel:
         addresses = self._rows.ctypes.data + np.arange(copies) * self._rows.strides[0]
         table = np.zeros((copies, 4), np.uint64)
         table[:, 0], table[:, 1] = self.address, addresses
-        table[:, 2], table[:, 3] = self.call.items, SERIAL
+        table[:, 2], table[:, 3] = likely(self.call.items), SERIAL
         return table
 
     def _pointers(self) -> list[int]:
-        """Addresses of all operands, those of constants new ones."""
+        """Addresses of all operands, those of constants new ones, and sizes."""
         addresses = []
         for pointer in self.call.pointers:
             if not isinstance(pointer, View):
                 addresses.append(self._copy(pointer))
             elif pointer.buffer.value is None:
                 memory = self.trial.memory(pointer)
-                addresses.append(memory.ctypes.data + int(pointer.offset_bytes))
+                addresses.append(memory.ctypes.data + int(likely(pointer.offset_bytes)))
             else:
                 addresses.append(self._copy(pointer.buffer.value) + int(pointer.offset_bytes))
-        return addresses
+        return [*addresses, *self.sizes]
 
     def _copy(self, array: Array) -> int:
         """The address of a new copy, which lives as long as this."""

@@ -133,13 +133,13 @@ def is_faster(measured: Measurement) -> bool:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Measures the tasks of a graph's program, by default on this machine.
+    """Measures the tasks of the programs of graphs, by default on this machine.
 
     ``measure`` makes an object that measures, given the number of samples and the deadline;
     ``host``: the machine that does, for the records.
     """
 
-    graph: Graph
+    graphs: Sequence[Graph]
     target: Target
     threads: int
     deadline: Deadline
@@ -150,13 +150,19 @@ class Tuner:
 
     @cached_property
     def planned(self) -> tuple[list[Task], int]:
-        """The tasks of the program, and the bytes of its weights."""
-        return plan_tasks(self.graph, self.target, self.threads)
+        """The tasks of the programs, and the bytes of their weights."""
+        graphs, _ = self.work.parse()  # with guards of their own: those of compiled code are closed
+        return plan_tasks(graphs, self.target, self.threads)
+
+    @cached_property
+    def work(self) -> Work:
+        """The graphs for another process."""
+        return Work.of(self.graphs, self.target, self.threads)
 
     @cached_property
     def measuring(self) -> Callable[[int, Deadline], Measuring]:
         """``measure``, by default in children of this process."""
-        return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
+        return self.measure or partial(Measurer, self.work)
 
     def run(
         self, earlier: Mapping[str, Record], hinted: Mapping[str, list[KernelChoice]]

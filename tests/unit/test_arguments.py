@@ -281,7 +281,16 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
         assert (option in message, "\n" in message) == (True, False), brief(value)
 
 
-NO_OPTIONS = {"Graph", "Profile", "Report", "Diagnosis", "Backend", "Executable", "CompiledModel"}
+NO_OPTIONS = {
+    "Graph",
+    "Profile",
+    "Report",
+    "Diagnosis",
+    "Backend",
+    "Executable",
+    "TimedBackend",
+    "CompiledModel",
+}
 """Public names without options of their own."""
 NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "PlannedProgram", "ProgramGenerator"}
 NO_OPTIONS |= {"State", "tracing"}

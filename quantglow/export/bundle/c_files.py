@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.export.bundle.border import Bundle
 from quantglow.export.bundle.constants import Weights
 from quantglow.export.bundle.contents import BundleTensor, Contents
+from quantglow.export.bundle.header import comment_text
 from quantglow.ir.program.layout import ALIGNMENT
+from quantglow.support.classes import cached_property
 from quantglow.support.errors import OptionError
 
 EXAMPLE_FIRST_LINE = "/* Runs {} once, on zeros, without allocating memory. */"
@@ -25,38 +29,37 @@ ROW = 16
 """Bytes in a line."""
 
 
-def example(bundle: Contents) -> str:
+def example(bundle: Bundle) -> str:
     """The text of ``main.c``: C99 without warnings; ``-ffreestanding`` leaves the printing out."""
-    name, upper = bundle.name, bundle.upper
-    inputs, outputs = _arrays(bundle.inputs, "input"), _arrays(bundle.outputs, "output")
-    weights = "weights, " if bundle.has_weights else ""
-    run = f"{name}_run_at({name}_level(), " if bundle.program.parts else f"{name}_run("
+    functions = _example_functions(bundle)
+    largest = bundle.largest.upper
+    statements: list[str] = []
+    for number, part in enumerate(bundle.segments, 1):
+        if not isinstance(part, Contents):
+            statements.append(f"    compute_{number}();")
+            continue
+        statements += functions[part.name].run()
+        if number < len(bundle.segments):
+            statements += ["    if (result)", "        return result;"]
     return "\n".join(
         [
-            EXAMPLE_FIRST_LINE.format(name),
-            f'#include "{name}.h"',
+            EXAMPLE_FIRST_LINE.format(bundle.name),
+            *(f'#include "{name}.h"' for name in functions),
             "",
             "#if __STDC_HOSTED__",
             "#include <stdio.h>",
             "#endif",
             "",
-            f"#define ALIGNED QUANTGLOW_ALIGN({upper}_ARENA_ALIGN)",
-            f"static ALIGNED unsigned char arena[{upper}_ARENA_NBYTES];",
-            *inputs,
-            *outputs,
-            f"static const void *const inputs[] = {{{_pointers(bundle.inputs, 'input')}}};",
-            f"static void *const outputs[] = {{{_pointers(bundle.outputs, 'output')}}};",
-            *(_weight_lines(bundle) if bundle.has_weights else ()),
+            f"#define ALIGNED QUANTGLOW_ALIGN({largest}_ARENA_ALIGN)",
+            f"static ALIGNED unsigned char arena[{largest}_ARENA_NBYTES];",
+            *(line for function in functions.values() for line in function.memory()),
             "",
+            *_caller_functions(bundle, functions.values()),
             "int main(void)",
             "{",
             "    int result;",
-            *(_loading(bundle) if bundle.has_weights else ()),
-            f"    result = {run}arena, {weights}inputs, outputs);",
-            "#if __STDC_HOSTED__",
-            f'    printf("{name}_run: %d\\n", result);',
-            *(line for index in range(len(outputs)) for line in _printing(bundle, index)),
-            "#endif",
+            *(line for function in functions.values() for line in function.loading()),
+            *statements,
             "    return result;",
             "}",
             "",
@@ -64,70 +67,145 @@ def example(bundle: Contents) -> str:
     )
 
 
-def _arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
+@dataclass(frozen=True)
+class ExampleFunction:
+    """A function in the example.
+
+    ``suffix``: that of its variables.  ``earlier``: the variables of values that functions
+    before it read or give.
+    """
+
+    contents: Contents
+    suffix: str
+    earlier: Mapping[str, str]
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Its variables by the names of inputs, in order."""
+        tensors = enumerate(self.contents.inputs)
+        return {t.name: self.earlier.get(t.name, f"input{i}{self.suffix}") for i, t in tensors}
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """Its variables by the names of outputs, in order."""
+        tensors = enumerate(self.contents.outputs)
+        return {tensor.name: f"output{index}{self.suffix}" for index, tensor in tensors}
+
+    def memory(self) -> Iterator[str]:
+        """Definitions of its variables."""
+        contents, suffix = self.contents, self.suffix
+        new = [tensor for tensor in contents.inputs if tensor.name not in self.earlier]
+        yield from _arrays(new, self.inputs)
+        yield from _arrays(contents.outputs, self.outputs)
+        inputs, outputs = (", ".join(v.values()) or "0" for v in (self.inputs, self.outputs))
+        yield f"static const void *const inputs{suffix}[] = {{{inputs}}};"
+        yield f"static void *const outputs{suffix}[] = {{{outputs}}};"
+        if contents.has_weights:
+            size = f"weights{suffix}[{contents.upper}_WEIGHTS_NBYTES]"
+            yield "#if __STDC_HOSTED__"
+            yield f"static ALIGNED unsigned char {size};"
+            yield "#else"
+            file = f"{contents.name}_weights.bin"
+            yield f"/* The contents of {file}, aligned; your linker places them. */"
+            yield f"extern const unsigned char {size};"
+            yield "#endif"
+
+    def loading(self) -> Iterator[str]:
+        """Statements that read the constants, on systems with files."""
+        if not self.contents.has_weights:
+            return
+        file, weights = f"{self.contents.name}_weights.bin", f"weights{self.suffix}"
+        stream = f"file{self.suffix}"
+        yield "#if __STDC_HOSTED__"
+        yield f'    FILE *{stream} = fopen("{file}", "rb");'
+        size = f"sizeof {weights}"
+        yield f"    if (!{stream} || fread({weights}, 1, {size}, {stream}) != {size}) {{"
+        yield f'        puts("cannot read {file}");'
+        yield "        return -1;"
+        yield "    }"
+        yield f"    fclose({stream});"
+        yield "#endif"
+
+    def run(self) -> list[str]:
+        """Statements that run it and print the first values of its outputs."""
+        name, suffix = self.contents.name, self.suffix
+        weights = f"weights{suffix}, " if self.contents.has_weights else ""
+        run = f"{name}_run_at({name}_level(), " if self.contents.program.parts else f"{name}_run("
+        return [
+            f"    result = {run}arena, {weights}inputs{suffix}, outputs{suffix});",
+            "#if __STDC_HOSTED__",
+            f'    printf("{name}_run: %d\\n", result);',
+            *(line for index in range(len(self.outputs)) for line in self._printing(index)),
+            "#endif",
+        ]
+
+    def _printing(self, index: int) -> Iterator[str]:
+        tensor = self.contents.outputs[index]
+        yield f'    printf("output {index}:");'
+        for element in range(min(SHOWN, tensor.size)):
+            yield f'    printf(" %.9g", (double){self.outputs[tensor.name]}[{element}]);'
+        yield '    printf("\\n");'
+
+
+def _example_functions(bundle: Bundle) -> dict[str, ExampleFunction]:
+    """The functions by name, in the order of a run."""
+    functions: dict[str, ExampleFunction] = {}
+    variables: dict[str, str] = {}
+    for contents in bundle.functions:
+        suffix = contents.name.removeprefix(bundle.name)
+        function = ExampleFunction(contents, suffix, dict(variables))
+        functions[contents.name] = function
+        variables |= function.inputs | function.outputs
+    return functions
+
+
+def _arrays(tensors: Iterable[BundleTensor], variables: Mapping[str, str]) -> Iterator[str]:
     """Memory of inputs or outputs; C has no arrays without elements."""
-    sizes = (f"{tensor.macro}_SIZE" if tensor.nbytes else "1" for tensor in tensors)
-    return [
-        f"static {tensor.macro}_TYPE {word}{index}[{size}];"
-        for index, (tensor, size) in enumerate(zip(tensors, sizes, strict=True))
-    ]
+    for tensor in tensors:
+        size = f"{tensor.macro}_SIZE" if tensor.nbytes else "1"
+        yield f"static {tensor.macro}_TYPE {variables[tensor.name]}[{size}];"
 
 
-def _pointers(tensors: Sequence[BundleTensor], word: str) -> str:
-    """The elements of an array of pointers."""
-    return ", ".join(f"{word}{index}" for index in range(len(tensors))) or "0"
+def _caller_functions(bundle: Bundle, functions: Iterable[ExampleFunction]) -> Iterator[str]:
+    """Functions without statements, in the place of what the caller computes."""
+    variables: dict[str, str] = {}
+    for function in functions:
+        variables |= function.inputs | function.outputs
+    for number, part in enumerate(bundle.segments, 1):
+        if isinstance(part, Contents):
+            continue
+        places = [v.name for v in (*part.reads, *part.results) if v.name in variables]
+        yield "/* Yours to write; until then results stay zeros:"
+        yield from (f"   {comment_text(line)}" for line in part.lines())
+        yield from (f"   {variables[name]} is {comment_text(name)}" for name in places)
+        yield "*/"
+        yield f"static void compute_{number}(void)"
+        yield "{"
+        yield "}"
+        yield ""
 
 
-def _weight_lines(bundle: Contents) -> Iterator[str]:
-    """Memory of the constants: filled from the file, or placed by the linker."""
-    upper = bundle.upper
-    size = f"weights[{upper}_WEIGHTS_NBYTES]"
-    yield "#if __STDC_HOSTED__"
-    yield f"static ALIGNED unsigned char {size};"
-    yield "#else"
-    yield f"/* The contents of {bundle.name}_weights.bin, aligned; your linker places them. */"
-    yield f"extern const unsigned char {size};"
-    yield "#endif"
-
-
-def _loading(bundle: Contents) -> Iterator[str]:
-    """Statements that read the constants, on systems with files."""
-    file = f"{bundle.name}_weights.bin"
-    yield "#if __STDC_HOSTED__"
-    yield f'    FILE *file = fopen("{file}", "rb");'
-    yield "    if (!file || fread(weights, 1, sizeof weights, file) != sizeof weights) {"
-    yield f'        puts("cannot read {file}");'
-    yield "        return -1;"
-    yield "    }"
-    yield "    fclose(file);"
-    yield "#endif"
-
-
-def _printing(bundle: Contents, index: int) -> Iterator[str]:
-    """Statements that print the first values of an output."""
-    tensor = bundle.outputs[index]
-    yield f'    printf("output {index}:");'
-    for element in range(min(SHOWN, tensor.size)):
-        yield f'    printf(" %.9g", (double)output{index}[{element}]);'
-    yield '    printf("\\n");'
-
-
-def cmake_lists(bundle: Contents) -> str:
+def cmake_lists(bundle: Bundle) -> str:
     """The text of ``CMakeLists.txt``: target ``NAME``, and ``NAME_example`` at the top level."""
-    name = bundle.name
-    objects = [source for source in bundle.sources if source.endswith(".o")]
+    name, functions = bundle.name, bundle.functions
+    sources = [source for function in functions for source in function.sources]
+    objects = [source for source in sources if source.endswith(".o")]
     return "\n".join(
         [
             CMAKE_FIRST_LINE.format(name),
             "cmake_minimum_required(VERSION 3.13)",
             f"project({name} C)",
             "",
-            f"add_library({name} STATIC {' '.join(bundle.sources)})",
+            f"add_library({name} STATIC {' '.join(sources)})",
             f"set_source_files_properties({' '.join(objects)} PROPERTIES EXTERNAL_OBJECT TRUE)",
             f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE C)",
             f'target_include_directories({name} PUBLIC "${{CMAKE_CURRENT_SOURCE_DIR}}")',
-            *([f"target_link_libraries({name} PUBLIC m)"] if bundle.needs.libm else []),
-            *(threads(name) if bundle.has_pool else []),
+            *(
+                [f"target_link_libraries({name} PUBLIC m)"]
+                if any(f.needs.libm for f in functions)
+                else []
+            ),
+            *(threads(name) if functions[0].has_pool else []),
             "",
             "if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)",
             f"  add_executable({name}_example main.c)",

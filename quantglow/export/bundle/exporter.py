@@ -6,16 +6,31 @@ The name of a bundle is that of a target, of a library and of a header, ``NAME.h
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import ALL, level_choice, level_target, resolve
-from quantglow.export.bundle import BundleCode, BundledModel, BundleLimits, Library, write_bundle
+from quantglow.export.bundle import (
+    BundleCode,
+    BundledModel,
+    BundleLimits,
+    Library,
+    build_contents,
+    write_bundle,
+)
+from quantglow.export.bundle.border import (
+    Bundle,
+    CallerSegment,
+    split_graph,
+    with_output_names,
+)
 from quantglow.export.bundle.c_files import check_pool
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.contents import is_identifier
+from quantglow.export.bundle.contents import Contents, is_identifier
 from quantglow.export.bundle.linking import check_shared
 from quantglow.export.bundle.writer import check_files
 from quantglow.ir.graph.graph import Graph
@@ -75,6 +90,7 @@ class BundleOptions:
     max_ram: int | None = None
     schedule: str | None = None
     threads: bool = False
+    partition: bool = False
 
     @property
     def placement(self) -> Placement:
@@ -109,9 +125,30 @@ def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleO
         graph = _with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
         graph = _with_quantized_outputs(graph)
-    model = BundledModel(options.name, graph.source_hash, is_integer(graph))
-    code = _build_code(graph, options.target, options.schedule)
-    write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
+    segments: tuple[Graph | CallerSegment, ...] = (graph,)
+    if flag("partition", options.partition) and _external_nodes(graph):
+        graph = with_output_names(graph)
+        segments = split_graph(graph)
+    else:
+        check_own(graph)
+    results = tuple((name, node.name) for name, node in graph.outputs)
+    bundle = Bundle(options.name, tuple(_compile_segments(segments, options)), results)
+    write_bundle(folder, bundle, options.kind, limits)
+
+
+def _compile_segments(
+    segments: Iterable[Graph | CallerSegment], options: BundleOptions
+) -> Iterator[Contents | CallerSegment]:
+    """The segments with code: functions ``NAME``, ``NAME_2``, …  Raises ``BackendError``."""
+    names = chain([options.name], (f"{options.name}_{number}" for number in count(2)))
+    for segment in segments:
+        if isinstance(segment, CallerSegment):
+            yield segment
+            continue
+        model = BundledModel(next(names), segment.source_hash, is_integer(segment))
+        code = _build_code(segment, options.target, options.schedule)
+        contents = build_contents(model, code, options.placement)
+        yield replace(contents, has_pool=options.threads)
 
 
 def is_integer(graph: Graph) -> bool:
@@ -167,11 +204,10 @@ def _parse_targets(name: str) -> tuple[Target, ...]:
 def _build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
-    Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
+    Raises ``BackendError`` for unknown targets.
     """
-    check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
-        return BundleCode((emit(graph, target, schedule),))
+        return BundleCode((_program_for(graph, bundle_target(target), schedule),))
     targets, decision = level_choice(target)
     return BundleCode(tuple(_program_for(graph, target, schedule) for target in targets), decision)
 
@@ -204,11 +240,16 @@ def schedule_for(target: Target, schedule: str | None) -> str:
     return MEMORY if target.is_microcontroller else FAST
 
 
+def _external_nodes(graph: Graph) -> list[External]:
+    """The operators that onnxruntime computes."""
+    return [node for node in graph.nodes if isinstance(node, External)]
+
+
 def check_own(graph: Graph) -> None:
     """Raise ``BackendError`` for a graph with operators of onnxruntime."""
-    if foreign := [node for node in graph.nodes if isinstance(node, External)]:
-        shown = "; ".join(f"{n.name!r} ({n.op_type}): {n.reason}" for n in foreign)
+    if external := _external_nodes(graph):
+        shown = "; ".join(f"{n.name!r} ({n.op_type}): {n.reason}" for n in external)
         raise BackendError(
-            f"a bundle cannot run operators of onnxruntime, which computes {shown}. Remedy: cut "
-            "the model before them, or replace them."
+            f"a bundle cannot run operators of onnxruntime, which computes {shown}. Remedy: "
+            "partition=True compiles the rest and leaves them to the caller; or replace them."
         )

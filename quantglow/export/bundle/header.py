@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quantglow.export.bundle.constants import ABI
 from quantglow.export.bundle.contents import BundleTensor, Contents
@@ -74,8 +74,9 @@ typedef struct quantglow_facts {
 """The layouts of ``quantglow/export/bundle/constants.py``."""
 
 
-def header(bundle: Contents) -> str:
-    """The text of ``NAME.h``."""
+def header(bundle: Contents, order: Sequence[str] = ()) -> str:
+    """The text of ``NAME.h``; ``order``: functions and operators of the model that it is part of,
+    one a line."""
     name, upper, program = bundle.name, bundle.upper, bundle.program
     inputs, outputs = bundle.inputs, bundle.outputs
     guard = f"QUANTGLOW_{upper}_H"
@@ -83,6 +84,7 @@ def header(bundle: Contents) -> str:
         [
             f"/* {name}: compiled by quantglow {__version__} for {bundle.target.name}. */",
             f"/* It needs {bundle.needs}. */",
+            *(_part_of(order) if order else ()),
             f"#ifndef {guard}",
             f"#define {guard}",
             "",
@@ -145,7 +147,7 @@ def stack(upper: str, bundle: Contents) -> Iterator[str]:
 
 def _macros(tensor: BundleTensor) -> Iterator[str]:
     """The facts of an input or output."""
-    yield f"/* {_comment(tensor.name)} */"
+    yield f"/* {comment_text(tensor.name)} */"
     yield f"#define {tensor.macro}_TYPE {tensor.c_type}"
     yield f"#define {tensor.macro}_SIZE {tensor.size}"
     yield f"#define {tensor.macro}_NBYTES {tensor.nbytes}"
@@ -157,7 +159,14 @@ def _macros(tensor: BundleTensor) -> Iterator[str]:
         yield f"#define {tensor.macro}_ZERO_POINT ({tensor.zero_point})"
 
 
-def _comment(text: str) -> str:
+def _part_of(order: Sequence[str]) -> Iterator[str]:
+    """Comment about the segments before and behind a function that is a part of a model."""
+    yield "/* It is a part of a model, which is computed in this order:"
+    yield from (f"   {comment_text(line)}" for line in order)
+    yield "*/"
+
+
+def comment_text(text: str) -> str:
     """A name that ends no comment and fits in a line."""
     shown = text.encode("ascii", "replace").decode().replace("*/", "* /").replace("/*", "/ *")
     return "".join(c if c.isprintable() else "?" for c in shown)

@@ -11,12 +11,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from quantglow.export.bundle.border import Bundle
 from quantglow.export.bundle.c_files import (
     CMAKE_FIRST_LINE,
     EXAMPLE_FIRST_LINE,
@@ -60,33 +61,33 @@ class BundleLimits:
     flash_nbytes: int | None = None
     ram_nbytes: int | None = None
 
-    def check(self, bundle: Contents) -> None:
-        """Raise ``BackendError`` for a bundle that needs more."""
-        arena, stack = bundle.program.arena_nbytes, bundle.program.stack.most_nbytes
+    def check(self, bundle: Bundle) -> None:
+        """Raise ``BackendError`` for a bundle that needs more.  Its functions run one after the
+        other, in one arena."""
+        programs = [function.program for function in bundle.functions]
+        arena = max(program.arena_nbytes for program in programs)
+        stack = max(program.stack.most_nbytes for program in programs)
         if self.flash_nbytes is not None:
-            flash = bundle.flash
-            parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
-            _refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
+            flash = [function.flash for function in bundle.functions]
+            code, weights = sum(f.code_nbytes for f in flash), sum(f.weights_nbytes for f in flash)
+            parts = {"code": code, "weights": weights}
+            _refuse("flash", parts, self.flash_nbytes, f", {flash[0].method}")
         if self.ram_nbytes is not None:
             _refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
 
 
 def write_bundle(
     folder: str | os.PathLike[str],
-    model: BundledModel,
-    code: BundleCode,
-    placement: Placement,
+    bundle: Bundle,
     library: Library,
     limits: BundleLimits,
-    has_pool: bool = False,
 ) -> None:
-    """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
-    ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``, and a thread pool.
+    """Write ``NAME.json``, an example and, for each function, ``NAME.o``, ``NAME.h`` and, by
+    options, the weights and ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``, and a thread pool.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
     """
-    bundle = replace(build_contents(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
     files = _bundle_files(bundle, library)
     path = Path(folder)
@@ -97,7 +98,7 @@ def write_bundle(
             f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
             "Remedy: name a folder where you may write."
         ) from error
-    old = list(_left_over(folder, model.name, files))
+    old = list(_left_over(folder, bundle.name, files))
     with ExitStack() as stack:  # all are written before the first one takes its name
         for file, data in files.items():
             stack.enter_context(writing(path / file)).write_bytes(data)
@@ -146,24 +147,29 @@ def build_contents(model: BundledModel, code: BundleCode, placement: Placement) 
     )
 
 
-def _bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
+def _bundle_files(bundle: Bundle, library: Library) -> dict[str, bytes]:
     """The contents of each file."""
-    name, program = bundle.name, bundle.program
-    texts = {
-        f"{name}.h": header(bundle),
-        "main.c": example(bundle),
-        "CMakeLists.txt": cmake_lists(bundle),
-    }
-    texts |= {file: _sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
-    if bundle.has_pool:
-        texts |= pool_files(bundle)
+    order = tuple(bundle.order()) if bundle.is_split else ()
+    files: dict[str, bytes] = {}
+    for function in bundle.functions:
+        files |= _function_files(function, library, order)
+    texts = {"main.c": example(bundle), "CMakeLists.txt": cmake_lists(bundle)}
+    texts = {file: _sign(text, FIXED_NAMES[file][1]) for file, text in texts.items()}
+    files |= {file: text.encode() for file, text in texts.items()}
+    facts = _manifest(bundle, files)
+    return {**files, f"{bundle.name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
+
+
+def _function_files(function: Contents, library: Library, order: Sequence[str]) -> dict[str, bytes]:
+    """The files of a function; ``order``: what runs before and behind it."""
+    name, program = function.name, function.program
+    texts = {f"{name}.h": header(function, order)}
+    if function.has_pool:
+        texts |= pool_files(function)
     parts = {f"{part}.o": data for part, data in program.parts.items()}
     files = {f"{name}.o": program.code, **parts, **_weights_files(name, program)}
     files |= {file: text.encode() for file, text in texts.items()}
-    if library is Library.SHARED:
-        files |= _loadable_files(bundle)
-    facts = _manifest(bundle, files)
-    return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
+    return files | (_loadable_files(function) if library is Library.SHARED else {})
 
 
 def _loadable_files(bundle: Contents) -> dict[str, bytes]:
@@ -245,20 +251,48 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
-    target, program = bundle.target, bundle.program
+def _manifest(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The contents of ``NAME.json``; ``files`` are those of the bundle beside it.
+
+    The facts are those of the first function; ``segments`` has those of all.
+    """
+    first = bundle.functions[0]
+    target = first.target
     return {
         "format": FORMAT,
-        "name": bundle.name,
         "quantglow": __version__,
-        "source_hash": bundle.model.source_hash,
+        "source_hash": first.model.source_hash,
         "target": {
             "name": target.name,
             "triple": target.triple,
             "cpu": target.cpu,
             "features": target.features,
         },
+        **_function_facts(first),
+        **(_border_facts(bundle) if bundle.is_split else {}),
+        "files": {
+            file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for file, data in files.items()
+        },
+    }
+
+
+def _border_facts(bundle: Bundle) -> dict[str, Any]:
+    """The segments in the order of a run, and the values that the outputs of the model are."""
+    return {
+        "segments": [
+            _function_facts(part) if isinstance(part, Contents) else asdict(part)
+            for part in bundle.segments
+        ],
+        "results": [{"output": name, "value": value} for name, value in bundle.results],
+    }
+
+
+def _function_facts(bundle: Contents) -> dict[str, Any]:
+    """Memory, inputs and outputs of a function."""
+    program = bundle.program
+    return {
+        "name": bundle.name,
         "arena": {"nbytes": program.arena_nbytes, "align": ALIGNMENT},
         "stack_nbytes": program.stack.most_nbytes,
         "stack": asdict(program.stack),
@@ -269,10 +303,6 @@ def _manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
         "outputs": [tensor.to_json() for tensor in bundle.outputs],
         "needs": asdict(bundle.needs),
         "kernels": list(program.kernels),
-        "files": {
-            file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for file, data in files.items()
-        },
     }
 
 

@@ -16,7 +16,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import ConvTranspose, MatMul
 from quantglow.ir.ops.groupwise import GroupedMatMul
-from quantglow.ir.symbolic.size import Dim, decide_max
+from quantglow.ir.symbolic.size import Dim, decide_max, likely
 
 ELEMENT_WORK = 20
 """Multiply-accumulates of a matrix product in the time in which NumPy moves one element."""
@@ -76,6 +76,14 @@ def count_macs(node: Node) -> Dim:
     if isinstance(node, ConvTranspose):
         return node.x.type.size * (node.w.type.size // decide_max(node.x.type.shape[-1], 1))
     return node.type.size * (node.w.type.size // max(node.w.type.fixed_shape[-1], 1))
+
+
+def reference_seconds(node: Node) -> float:
+    """Modelled time of an operator on the reference processor: products and moved bytes."""
+    operands = sum(operand.type.nbytes for operand in node.operands)
+    is_float = bool(node.operands) and node.operands[0].type.dtype.is_float
+    macs = likely(count_macs(node)) * (FLOAT_TIMES if is_float else 1.0)
+    return macs / DENSE_MACS + likely(node.type.nbytes + operands) / MOVED_BYTES
 
 
 def count_evaluated_macs(node: Node) -> Dim:

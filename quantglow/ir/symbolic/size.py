@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
@@ -284,6 +285,15 @@ def surely_divides(divisor: Dim, value: Dim) -> bool:
 def find_guards(values: Iterable[object]) -> Guards | None:
     """The guards of the free sizes among some values; None where none is free."""
     return next((value.guards for value in values if isinstance(value, Size)), None)
+
+
+@contextmanager
+def forgetting_guards(values: Iterable[object]) -> Iterator[None]:
+    """A block in which guards of the free sizes among some values are recorded in vain: what is
+    decided inside is not used."""
+    guards = find_guards(values)
+    with nullcontext() if guards is None else guards.forgetting():
+        yield
 
 
 def constant_or_size(value: Dim) -> Dim:

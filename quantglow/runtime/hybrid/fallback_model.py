@@ -191,6 +191,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
         max_ram: int | None = None,
         schedule: str | None = None,
         threads: bool = False,
+        partition: bool = False,
     ) -> None:
         """Raise ``OptionError``: a bundle has no onnxruntime."""
         raise OptionError(

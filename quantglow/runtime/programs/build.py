@@ -20,6 +20,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
+from quantglow.ir.ops.work import reference_seconds
 from quantglow.memory.plans import FAST, SCHEDULES, PlanFigures, Planning
 from quantglow.ort.fallback import Driver, FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
@@ -221,6 +222,15 @@ class ProgramBackend:
     def supports(self, node: Node) -> bool:
         """Whether it is not an operator that importing gave to onnxruntime."""
         return not isinstance(node, External)
+
+    @property
+    def transfer(self) -> tuple[float, float]:
+        """Nothing: its values are in the memory of the host."""
+        return 0.0, 0.0
+
+    def time(self, node: Node) -> float:
+        """Seconds of a node in the cost model of the reference processor."""
+        return reference_seconds(node)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """Lower, plan and generate code for the target of this backend, or read what an earlier

@@ -213,11 +213,14 @@ class FreeShapes(Concise):
 
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""
+        return self.with_compiler(replace(self.compiler, num_threads=num_threads))
+
+    def with_compiler(self, compiler: Compiler) -> FreeShapes:
+        """The same for another compiler; its first case is ready."""
         first, opened = self._cache.first, self.opened
         case = opened.case if first is None else served_case(first)
         if first is not None and not is_late(first.build.executable):
             opened = Opened(first.graph, case, tuple(self.generals.graphs))
-        compiler = replace(self.compiler, num_threads=num_threads)
         programs = replace(self, compiler=compiler, opened=opened)
         if case is not None:
             programs.prepare(case)

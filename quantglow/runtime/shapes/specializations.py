@@ -229,6 +229,9 @@ class ModelPrograms(Protocol):
     def on_threads(self, num_threads: int) -> ModelPrograms:
         """The same for another number of threads; both share constants and kernels."""
 
+    def with_compiler(self, compiler: Compiler) -> ModelPrograms:
+        """The same model, compiled anew for the first case."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneShape(Concise):
@@ -290,10 +293,12 @@ class OneShape(Concise):
 
     def on_threads(self, num_threads: int) -> OneShape:
         """The same graph, compiled for another number of threads."""
-        compiler = replace(self.compiler, num_threads=num_threads)
-        return OneShape(
-            Specialisation(self.first.graph, compiler.compile(self.first.graph)), compiler
-        )
+        return self.with_compiler(replace(self.compiler, num_threads=num_threads))
+
+    def with_compiler(self, compiler: Compiler) -> OneShape:
+        """The same graph, compiled anew."""
+        graph = self.first.graph
+        return OneShape(Specialisation(graph, compiler.compile(graph)), compiler)
 
 
 def with_names(signature: Signature, shapes: Shapes) -> Shapes:

@@ -72,7 +72,7 @@ def workers_do(monkeypatch: pytest.MonkeyPatch, measured: str, machine: str = ""
 
 
 def tuner(deadline: Deadline = NEVER, say: Say = quiet) -> Tuner:
-    return Tuner(GRAPH, resolve("native"), 1, deadline, say=say)
+    return Tuner([GRAPH], resolve("native"), 1, deadline, say=say)
 
 
 def outcomes(client: Any, deadline: Deadline = NEVER, host: str | None = None) -> list[Any]:

@@ -73,7 +73,7 @@ def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_shape_without_times_is_an_error() -> None:
     graph = core_fit.build_graph([Shape(4, 8, 8)])
-    tasks = plan_tasks(graph, resolve("native"))[0]
+    tasks = plan_tasks([graph], resolve("native"))[0]
     failed = Measurement(
         Job(tasks[0].key, KernelChoice("plain", (1, 1, 1)), 0), failure="it crashed"
     )

@@ -28,8 +28,8 @@ from quantglow.tuning.trials import LoadedKernel
 
 GRAPH = build_graph([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")
-WORK = Work.of(GRAPH, TARGET)
-TASKS = plan_tasks(GRAPH, TARGET)[0]
+WORK = Work.of([GRAPH], TARGET)
+TASKS = plan_tasks([GRAPH], TARGET)[0]
 FAULTY = [Job("task", KernelChoice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 

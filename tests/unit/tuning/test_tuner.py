@@ -58,7 +58,7 @@ def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Mea
 
 def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None) -> Tuner:
     told = (lambda line: None) if lines is None else lines.append
-    return Tuner(GRAPH, resolve("native"), 1, deadline, searcher, say=told)
+    return Tuner([GRAPH], resolve("native"), 1, deadline, searcher, say=told)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return quick(self, jobs)
 
     monkeypatch.setattr(Measurer, "run", noting)
-    (task, _), _ = plan_tasks(GRAPH, resolve("native"))
+    (task, _), _ = plan_tasks([GRAPH], resolve("native"))
     hint, unknown = task.choices[-1], KernelChoice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
     ours = [job.choice for job in asked if job.task == task.key]
@@ -161,7 +161,7 @@ def chosen(path: Path) -> dict[str, KernelChoice]:
     """Records of choices other than the default for all convolutions of the network in a file."""
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
-    tasks, _ = plan_tasks(compiled.graph, resolve("native"))
+    tasks, _ = plan_tasks([compiled.graph], resolve("native"))
     actual = {task.key: task.choices[-1] for task in tasks}
     host = machine_identity() or ""
     keep_records([Record(task, host, choice) for task, choice in actual.items()])

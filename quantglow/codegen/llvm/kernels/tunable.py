@@ -14,7 +14,6 @@ from quantglow.codegen.llvm.kernel import Kernel, task_name
 from quantglow.codegen.llvm.kernels.conv.forms import ConvForms, DepthwiseForms
 from quantglow.codegen.llvm.kernels.matmul.forms import MatMulForms
 from quantglow.ir.program.program import Compute, Instruction
-from quantglow.ir.symbolic.size import is_free
 
 FORMS: tuple[KernelForms, ...] = (DepthwiseForms(), ConvForms(), MatMulForms())
 
@@ -47,12 +46,8 @@ class KernelForms(Protocol):
 
 
 def kernel_forms(step: Instruction, target: Target) -> KernelForms | None:
-    """The forms of an instruction of known sizes that has results; None on processors where code
-    counts."""
-    if not isinstance(step, Compute) or target.saves_code:
-        return None
-    sizes = (size for view in step.views for size in (*view.shape, *view.strides))
-    if any(map(is_free, sizes)) or step.output.type.is_empty:
+    """The forms of an instruction that has results; None on processors where code counts."""
+    if not isinstance(step, Compute) or target.saves_code or step.output.type.is_empty:
         return None
     return next((forms for forms in FORMS if forms.takes(step, target)), None)
 

@@ -19,7 +19,7 @@ from quantglow.codegen.llvm.kernels.matmul.product import MatrixProduct
 from quantglow.codegen.llvm.kernels.matmul.word_products import WordProduct
 from quantglow.ir.ops import MatMul
 from quantglow.ir.program.program import Compute
-from quantglow.ir.symbolic.size import likely
+from quantglow.ir.symbolic.size import forgetting_guards, likely
 
 KERNELS: tuple[type[MatrixProduct], ...] = (
     TransposedProduct,
@@ -83,7 +83,9 @@ class MatMulForms:
 
     def kernel(self, step: Compute, target: Target, choice: KernelChoice) -> MatrixProduct | None:
         """``Forms``"""
-        if choice not in self.choices(step, target):
+        with forgetting_guards(step.output.shape):  # other forms decide nothing of this kernel
+            is_choice = choice in self.choices(step, target)
+        if not is_choice:
             return None
         return product(FORMS[choice.form], step, target, choice)
 
