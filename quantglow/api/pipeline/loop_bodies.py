@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,6 @@ from quantglow.ort.session import open_session
 from quantglow.profiling import Profile, merge_bodies
 from quantglow.profiling.recording import run_interpreter
 from quantglow.profiling.samples.feeds import Feeds, Located
-from quantglow.quantization.shape_variants import graph_for
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
@@ -72,17 +72,17 @@ def quantize_bodies(
     calibrated: Calibrated, request: QuantizationRequest, compiler: Compiler, quantize: Quantize
 ) -> LoopBodies:
     """The int8 bodies of the loops of a model, or why they stay float."""
-    samples = calibrated.deciding or ()
     of_body, profiles = part_request(request), calibrated.profile.bodies
+    with computing(request.config.profile_with):
+        loops, trips_of = _trips_by_loop(calibrated, compiler)
 
-    def body(loop: ExternalLoop) -> CompiledModel | str:
+    def body(name: str, loop: ExternalLoop) -> CompiledModel | str:
         if of_body.depth > MOST_DEPTH:
             return TOO_DEEP
         if calibrated.samples is None:
-            profile = profiles.get(loop.name)
+            profile = profiles.get(name)
             return UNPROFILED if profile is None else quantized(loop, [], profile)
-        with computing(request.config.profile_with):
-            trips = list(_reaching_trips(loop, calibrated.float_graph, samples, compiler))
+        trips = trips_of[name]
         return quantized(loop, trips, trips) if trips else UNREACHED
 
     def quantized(loop: ExternalLoop, trips: Sequence[Trip], data: Any) -> CompiledModel | str:
@@ -94,8 +94,7 @@ def quantize_bodies(
         return model if isinstance(model, str) else IN_PARTS
 
     return {
-        name: body(loops[0]) if len(loops) == 1 else AMBIGUOUS
-        for name, loops in _loops_by_name(calibrated.float_graph).items()
+        name: AMBIGUOUS if others else body(name, loop) for name, (loop, *others) in loops.items()
     }
 
 
@@ -198,16 +197,28 @@ def _loops_by_name(graph: Graph) -> dict[str, list[ExternalLoop]]:
     return {name: list(same.values()) for name, same in loops.items()}
 
 
-def _reaching_trips(
-    external: ExternalLoop, main: Graph, samples: Sequence[Feeds], compiler: Compiler
-) -> Iterator[dict[str, Array]]:
-    """The inputs of some trips that samples make."""
-    session = open_session(external.model, compiler.num_threads)
-    loop = compile_loop(external.late, session, compiler, "")
+def _trips_by_loop(
+    calibrated: Calibrated, compiler: Compiler
+) -> tuple[dict[str, list[ExternalLoop]], dict[str, list[Trip]]]:
+    """The loops of the graphs of all samples by name, and the inputs of some trips that these make:
+    of all samples, as few trips of a body have the shapes of another."""
+    family, loops = calibrated.family, _loops_by_name(calibrated.float_graph)
+    trips: dict[str, list[Trip]] = defaultdict(list)
+    samples = calibrated.samples.drawn_samples if calibrated.samples and loops else []
+    loops_in: dict[Graph, dict[str, list[ExternalLoop]]] = {}
+    opened: dict[bytes, CompiledLoop] = {}
     for number, feeds in enumerate(samples):
-        graph = graph_for(feeds, main)
-        begun = loop.begun(_operands(external, graph, feeds))
-        yield from sample_trips(loop, begun, number, len(samples))
+        graph = family.graph_at(family.case_of(feeds))
+        if graph not in loops_in:
+            loops_in[graph] = _loops_by_name(graph)
+        for name, (external, *_) in loops_in[graph].items():
+            if external.model not in opened:
+                session = open_session(external.model, compiler.num_threads)
+                opened[external.model] = compile_loop(external.late, session, compiler, "")
+            loop = opened[external.model]
+            begun = loop.begun(_operands(external, graph, feeds))
+            trips[name] += sample_trips(loop, begun, number, len(samples))
+    return loops, trips
 
 
 def _operands(loop: ExternalLoop, graph: Graph, feeds: Feeds) -> dict[str, Array]:
