@@ -78,10 +78,11 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     onnxruntime computes the operators that quantglow does not compile; what is behind those that
-    decide sizes, or compute with strings and sequences, is compiled, too.  Loops of computed trips
-    cut a model in two (``PartlyCompiledModel``); onnxruntime runs a model whole of which nothing
-    can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``; ``new_state``
-    and ``export_bundle``, which need a model that is compiled whole, raise ``OptionError``.
+    decide sizes, or compute with strings and sequences, is compiled, too, and so are the bodies of
+    loops of computed trips.  Where each size would need a program, a model is cut in two
+    (``PartlyCompiledModel``); onnxruntime runs a model whole of which nothing can be compiled
+    (``FallbackModel``).  Both have the methods of ``CompiledModel``; ``new_state`` and
+    ``export_bundle``, which need a model that is compiled whole, raise ``OptionError``.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
     """
@@ -155,7 +156,7 @@ def _compile_family(
     programs = build_programs(Built(family), compiler, whole, graph)
     notes = (*family.notes, *float_notes(graph))
 
-    def report() -> Report:  # what a loop leaves to onnxruntime is known when it has run
+    def report() -> Report:  # a loop that has run tells what it leaves to onnxruntime
         return replace(build_report(programs.first.build, seconds), notes=notes)
 
     return CompiledModel(programs, report)

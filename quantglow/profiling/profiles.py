@@ -162,7 +162,7 @@ def _write_profile(path: str | os.PathLike[str], profile: Profile) -> None:
 
 
 def _profile_facts(profile: Profile, parts: list[Array]) -> dict[str, Any]:
-    """What the manifest says of a profile, whose counts are appended to ``parts``."""
+    """The entries of a profile in the manifest; its counts are appended to ``parts``."""
     histograms = dict(sorted(profile.histograms.items()))
     parts += [histogram.counts for histogram in histograms.values()]
     facts: dict[str, Any] = {
@@ -194,8 +194,8 @@ def _read_profile(path: str | os.PathLike[str]) -> Profile:
             lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         )
         _check(manifest, counts)
-        profile, rest = _profile_from(manifest, counts)
-        if len(rest):
+        profile, more_counts = _profile_from(manifest, counts)
+        if len(more_counts):
             raise ValueError("the counts do not fit the tensors")
         return profile
     except OSError as error:

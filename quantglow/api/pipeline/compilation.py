@@ -72,7 +72,7 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
         source=page_source(quantized),
     )
 
-    def now() -> Report:  # what a loop leaves to onnxruntime is known when it has run
+    def now() -> Report:  # a loop that has run tells what it leaves to onnxruntime
         return replace(report, fallback=build.fallback)
 
     bodies = quantized.prepared.bodies.items()

@@ -63,8 +63,8 @@ Version 11 has weights of the tail once, where files in it have them (``tail_wei
 Version 12 is of models in which nodes decide sizes, as free.json says: the graph is that of one
 sample, for the weights that layers read as integers, and no program.
 
-Version 13 has the int8 bodies of loops of such models; the manifest has the names of these.  What
-such a loop runs in onnxruntime is in the ONNX model only, not in the graph::
+Version 13 has the int8 bodies of loops of such models; the manifest has the names of these.  The
+graph has neither the model of such a loop nor its weights, which the ONNX model has::
 
     bodies/0.qgm      a file like this one
 

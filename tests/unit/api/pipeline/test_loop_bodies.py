@@ -36,7 +36,7 @@ def profile() -> qg.Profile:
 
 
 def note_of(compiled: Any) -> str:
-    """What the report says of the loop's body."""
+    """The sentence of the report about the loop's body."""
     (note,) = [note for note in compiled.report.notes if "the body of the loop" in note]
     return str(note)
 

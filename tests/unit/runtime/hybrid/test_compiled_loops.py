@@ -64,7 +64,7 @@ def test_any_number_of_trips() -> None:
 
 
 def test_no_trip_at_all_is_left_to_onnxruntime() -> None:
-    """Which gives stacked values of no trip another rank."""
+    """It gives stacked values of no trip another rank."""
     model = attending_loop(None)
     compiled = qg.compile(model, num_threads=1)
     feeds = feeds_of(model, trips=0)
