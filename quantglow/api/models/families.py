@@ -95,8 +95,19 @@ def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) 
     values of inputs decide what is computed.
     """
     if isinstance(model, Graph):
+        _check_sizes(model)
         return Family.of(model if is_quantized(model) else optimize(model))
     return _family(model, input_shapes, _ready)
+
+
+def _check_sizes(graph: Graph) -> None:
+    """Raise ``OptionError`` for a graph of which nodes decide sizes: its program continues in those
+    of others, which are made of the model."""
+    if graph.has_free_sizes:
+        raise OptionError(
+            f"nodes of the graph decide sizes ({', '.join(sorted(graph.symbols))}), and no graph "
+            "serves all of them. Remedy: pass the model that it was made of."
+        )
 
 
 def open_late_family(source: Source, input_shapes: InputShapes | None = None) -> LateFamily:
@@ -110,6 +121,7 @@ def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Fa
     Raises ``OptionError`` for what is quantized already.
     """
     if isinstance(model, Graph):
+        _check_sizes(model)
         return Family.of(float_graph(model))
     return _family(open_source(model), input_shapes, float_graph)
 

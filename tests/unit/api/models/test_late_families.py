@@ -21,6 +21,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.quantization.shape_variants import ShapeVariant
 from quantglow.runtime.shapes import late_programs
 from quantglow.support.arrays import Array
+from tests.support.late_models import BUILDERS
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 from tests.unit.runtime.shapes.test_late_programs import choosing_largest, with_positives
 
@@ -307,3 +308,12 @@ def test_weights_in_groups_are_compared_with_float_behind_late_sizes() -> None:
     )
     assert isinstance(compiled, qg.CompiledModel)
     assert [output.name for output in compiled.report.outputs] == ["y0", "y1"]
+
+
+def test_a_graph_with_late_sizes_is_no_model() -> None:
+    """Its program continues in those of other graphs."""
+    compiled = qg.compile(BUILDERS["detector"]().model, num_threads=1)
+    assert compiled.graph.has_free_sizes
+    for call in (qg.compile, lambda graph: qg.profile(graph, [], progress=False)):
+        with pytest.raises(qg.OptionError, match=r"nodes of the graph decide sizes.*Remedy: pass"):
+            call(compiled.graph)
