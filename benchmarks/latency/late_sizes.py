@@ -22,7 +22,7 @@ from quantglow.importer.onnx import Source
 from quantglow.support.errors import UnsupportedOpError
 from tests.support.late_models import BUILDERS, MANY
 
-MODELS = ("detector", "rows", "crops", "decoder")
+MODELS = ("detector", "rows", "crops", "loop", "decoder")
 SIZES = (MANY, 1, 0)
 
 Call = Callable[[Mapping[str, Any]], Any]
