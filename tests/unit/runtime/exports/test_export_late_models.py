@@ -173,7 +173,7 @@ def test_a_size_that_an_operator_has_as_a_number_is_refused() -> None:
 
 
 def test_a_size_that_is_known_at_other_sizes_only() -> None:
-    """Of rows of strings, whose number is that of a late result."""
+    """The rows of strings that are chosen are as many as a late result has."""
     model = onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
     chosen (float[n,4] x) => (string[k] labels) {
