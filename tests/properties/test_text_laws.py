@@ -51,7 +51,8 @@ def elements_of(dtype: DType) -> st.SearchStrategy[ElementType]:
     return st.builds(ElementType, st.just(dtype), st.one_of(st.none(), per_tensor, symmetric))
 
 
-elements = st.sampled_from(DType).flatmap(elements_of)
+dtypes = st.sampled_from([dtype for dtype in DType if not dtype.is_object])
+elements = dtypes.flatmap(elements_of)
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 attributes = st.recursive(
     st.one_of(scalars, elements), lambda inner: st.lists(inner, max_size=3).map(tuple)
@@ -90,7 +91,7 @@ def test_texts_with_arrays_stand_alone(graph: Graph) -> None:
     assert same_program(program_text.parse_program(text, {}), program)
 
 
-@given(st.sampled_from(DType).flatmap(lambda dtype: hnp.arrays(dtype.numpy, hnp.array_shapes())))
+@given(dtypes.flatmap(lambda dtype: hnp.arrays(dtype.numpy, hnp.array_shapes())))
 def test_an_array_that_is_written_out_is_read_back(array: Array) -> None:
     dense = parse_call(f"Op(key={encode(Dense.of(array))})")[1]["key"]
     np.testing.assert_array_equal(dense.array(), array, strict=True)

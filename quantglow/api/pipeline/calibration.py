@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from quantglow import profiling
-from quantglow.api.models.late_families import bind_results
+from quantglow.api.models.late_families import LateFamily, bind_results
 from quantglow.api.pipeline.request import Imported, QuantizationRequest, computing
 from quantglow.api.pipeline.samples import Samples, check_sample, profile_in
 from quantglow.evaluation.accuracy import SAME, UNSEEN, VALIDATION, RightAnswers
 from quantglow.evaluation.layers import affordable
 from quantglow.evaluation.sample_checks import out_of_scale, unlike_training
-from quantglow.importer.onnx import Source, open_model
+from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
@@ -134,7 +134,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
         else:
             checks = CheckSamples(samples.checking(case) if case.late else same, same)
         if request.verify:
-            warnings = _data_warnings(imported.model, samples, case, graph, request.progress)
+            warnings = _data_warnings(imported, samples, case, graph, request.progress)
     if validation is not None:
         checks = _validating(checks, validation, case, family)
         if checks.validation and imported.cut is None:
@@ -158,7 +158,7 @@ def _validating(
 
 
 def _data_warnings(
-    model: Any, samples: Samples, case: Case, graph: Graph, progress: bool | str
+    imported: Imported, samples: Samples, case: Case, graph: Graph, progress: bool | str
 ) -> tuple[str, ...]:
     """Signs that the samples are not what the model was trained on, shown as they are found.
 
@@ -166,8 +166,8 @@ def _data_warnings(
     """
     warnings, fitting = samples.checks.warnings(), samples.fitting(case)[1]
     unlike: list[str] = []
-    if not isinstance(model, Graph):
-        unlike = unlike_training(_as_imported(open_model(model), case), fitting)
+    if not isinstance(imported.model, Graph):
+        unlike = unlike_training(_as_imported(imported, case), fitting)
     warnings += unlike or out_of_scale(graph, fitting)
     if is_shown(progress):
         for warning in warnings:
@@ -175,9 +175,12 @@ def _data_warnings(
     return tuple(warnings)
 
 
-def _as_imported(source: Source, case: Case) -> Graph:
+def _as_imported(imported: Imported, case: Case) -> Graph:
     """The graph of a case before it is optimized."""
-    return bind_results(source.to_the_end(case), dict(case.late)) if case.late else source.at(case)
+    source = open_model(imported.model)
+    if isinstance(imported.family, LateFamily):
+        return bind_results(source.to_the_end(case), dict(case.late))
+    return source.at(case)
 
 
 def _main_case(family: Family, profile: Profile) -> Case:

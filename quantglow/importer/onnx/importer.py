@@ -58,7 +58,12 @@ from quantglow.importer.onnx.resolvers.evaluation import (
     with_free_sizes,
 )
 from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expand
-from quantglow.importer.onnx.resolvers.external import left_to_fallback, object_value, value_info
+from quantglow.importer.onnx.resolvers.external import (
+    left_to_fallback,
+    object_value,
+    read_names,
+    value_info,
+)
 from quantglow.importer.onnx.resolvers.sequences import by_items
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -224,9 +229,7 @@ def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> di
 
 def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The results of a node, which are known where none of them has elements; else nothing."""
-    # At the hints, so that operands that do not fit each other are refused.
-    operands = {n: _at_hints(value) for n, value in _resolve_operands(proto, scope).items()}
-    inferred = infer_types(proto, operands, scope.opsets)
+    inferred = _infer_at_hints(proto, scope)
     values: dict[str, Value] = {}
     for name in filter(scope.used.__contains__, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
@@ -235,6 +238,17 @@ def _empty_results(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value
         zeros = np.zeros(dims, onnx.helper.tensor_dtype_to_np_dtype(element))
         values[name] = KnownValue(name, zeros)
     return values
+
+
+def _infer_at_hints(
+    proto: onnx.NodeProto, scope: ImportScope
+) -> dict[str, tuple[int, tuple[int, ...] | None]]:
+    """The types of results at the hints, so that operands that do not fit each other are refused.
+
+    ONNX's inference crashes in bodies that capture a value whose type it does not have.
+    """
+    names = (name for name in read_names(proto) if name in scope.values)
+    return infer_types(proto, {n: _at_hints(scope.values[n]) for n in names}, scope.opsets)
 
 
 def _at_hints(value: Value) -> Value:
@@ -399,9 +413,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
 
 def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
-    # At the hints, so that operands that do not fit each other are refused.
-    operands = {n: _at_hints(value) for n, value in _resolve_operands(proto, scope).items()}
-    inferred = infer_types(proto, operands, scope.opsets)
+    inferred = _infer_at_hints(proto, scope)
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))

@@ -123,8 +123,11 @@ class _Comparison:
         return value
 
     def expression(self, formula: Expression) -> Expression:
-        """The expression at the sizes."""
-        return formula if self.sizes is None else number(formula.at(self.sizes))
+        """The expression at the sizes; as it is with a size of one graph only, which a result has
+        where it could not be computed."""
+        if self.sizes is None or not formula.names <= self.sizes.keys():
+            return formula
+        return number(formula.at(self.sizes))
 
 
 def _is_equal(one: Constant, other: Constant) -> bool:

@@ -446,8 +446,11 @@ def _write(graph: Graph, signature: Signature | None = None) -> bytes:
 
 
 def _at(kind: TensorType, sizes: Sizes) -> TensorType:
-    """The type at sizes of its symbols."""
-    shape = (d.expression.at(sizes) if isinstance(d, Size) else d for d in kind.shape)
+    """The type at sizes of its symbols; a symbol without a size stays."""
+    shape = (
+        d.expression.at(sizes) if isinstance(d, Size) and d.expression.names <= sizes.keys() else d
+        for d in kind.shape
+    )
     return kind.with_shape(tuple(shape))
 
 

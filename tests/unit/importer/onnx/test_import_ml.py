@@ -232,3 +232,26 @@ def test_an_old_opset_that_nothing_uses_is_no_obstacle() -> None:
     model = ml_model("Binarizer", X, FLOAT, threshold=0.5)
     model.opset_import[0].version = 1
     assert_compiled(model, X)
+
+
+def test_a_body_may_capture_strings() -> None:
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+    captures (float[1,4] x, int64 trips, string[n] words) => (float[1,4] y) {
+        y = Loop (trips, , x) <body = b (int64 i, bool c, float[1,4] v)
+            => (bool on, float[1,4] next) {
+            codes = ai.onnx.ml.LabelEncoder<keys_strings = ["a", "b"], values_floats = [0.5, 2.0],
+                default_float = 3.0> (words)
+            mean = ReduceMean<axes = [0], keepdims = 1> (codes)
+            sum = Add (v, mean)
+            next = Tanh (sum)
+            on = Identity (c)
+        }>
+    }""")
+    compiled = qg.compile(model, num_threads=1)
+    for trips, words in ((3, ["a", "?"]), (0, ["b"]), (1, ["b", "a", "b"])):
+        feeds = {"x": X[:1], "trips": np.array(trips), "words": np.array(words, object)}
+        for actual, expected in zip(
+            compiled.run(None, feeds), by_onnxruntime(model, feeds), strict=True
+        ):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5)

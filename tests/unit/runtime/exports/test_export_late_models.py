@@ -170,3 +170,24 @@ def test_a_size_that_an_operator_has_as_a_number_is_refused() -> None:
     """TopK of the half of the values: no graph has a free number of them."""
     with pytest.raises(qg.ModelError, match=r"places_1.*Remedy: make the model choose a fixed"):
         whole_model(programs_of(choosing_largest()), None)
+
+
+def test_a_size_that_is_known_at_other_sizes_only() -> None:
+    """The rows of strings that are chosen are as many as a late result has."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+    chosen (float[n,4] x) => (string[k] labels) {
+        codes = ArgMax<axis = 1, keepdims = 0> (x)
+        texts = ai.onnx.ml.LabelEncoder<keys_int64s = [0, 1], values_strings = ["a", "b"],
+            default_string = "?"> (codes)
+        zero = Constant<value_ints = [0]> ()
+        is_first = Equal (codes, zero)
+        places = NonZero (is_first)
+        rows = Squeeze (places, zero)
+        labels = Gather (texts, rows)
+    }""")
+    exported_model = onnx.ModelProto.FromString(qg.compile(model, num_threads=1).to_onnx())
+    for rows in (1, 5, 9):
+        feeds = {"x": np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)}
+        (actual,), (expected,) = (by_onnxruntime(m, feeds) for m in (exported_model, model))
+        np.testing.assert_array_equal(actual, expected)

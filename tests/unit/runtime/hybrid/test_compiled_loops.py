@@ -331,3 +331,12 @@ def test_a_contract_decides_on_the_body(validation: Any, note: str) -> None:
     assert is_body_float(compiled) == ("float" in note)
     (actual,) = [note for note in compiled.report.notes if "the body of the loop" in note]
     assert actual.endswith(note)
+
+
+def test_a_model_of_loops_whose_results_have_plain_sizes_is_int8() -> None:
+    model = attending_loop(None)
+    del model.graph.output[1:]
+    samples = [feeds_of(model, seed, trips=3) for seed in range(4)]
+    compiled = qg.quantize_and_compile(model, samples, effort="fast", num_threads=1, progress=False)
+    assert isinstance(compiled, qg.CompiledModel)
+    assert "is compiled as a model of its own, in int8" in " ".join(compiled.report.notes)
