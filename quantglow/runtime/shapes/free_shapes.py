@@ -219,7 +219,7 @@ class FreeShapes(Concise):
         """The same for another compiler; its first case is ready."""
         first, opened = self._cache.first, self.opened
         case = opened.case if first is None else served_case(first)
-        if first is not None and not is_late(first.build.executable):
+        if first is not None and not first.build.is_part:  # its graph is that of the whole model
             opened = Opened(first.graph, case, tuple(self.generals.graphs))
         programs = replace(self, compiler=compiler, opened=opened)
         if case is not None:

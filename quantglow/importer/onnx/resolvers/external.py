@@ -26,6 +26,7 @@ from quantglow.importer.onnx.nodes.context import (
 )
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.importer.onnx.nodes.values import (
+    OTHER_FLOATS,
     ItemsValue,
     KnownSizes,
     KnownValue,
@@ -42,7 +43,7 @@ from quantglow.importer.onnx.nodes.values import (
     with_inner_sizes,
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
-from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
+from quantglow.importer.onnx.reading.proto import all_nodes, all_tensors, clear_notes, decode, infer
 from quantglow.importer.onnx.resolvers.loop_types import looping_types
 from quantglow.importer.onnx.resolvers.result_types import (
     ResultType,
@@ -68,8 +69,9 @@ STORED_NBYTES = 1024
 def left_to_fallback(
     proto: onnx.NodeProto, scope: ImportScope, reason: str
 ) -> dict[str, Value] | None:
-    """External nodes for the outputs that something reads, None if they have no concrete types."""
-    single = _single_model(proto, scope)
+    """External nodes for the outputs that something reads; None if they have no concrete types, or
+    bodies declare float types that the graph does not have."""
+    single = None if _declares_other_floats(proto) else _single_model(proto, scope)
     if single is None:
         return None
     inferred = result_types(single.proto, scope)
@@ -103,6 +105,14 @@ def left_to_fallback(
         inner = inferred[name].dims if types[name].dtype is DType.OPAQUE else ()
         values[name] = ObjectValue(node, info.type, inner) if is_object else node
     return values
+
+
+def _declares_other_floats(proto: onnx.NodeProto) -> bool:
+    """Whether a subgraph declares a value as float16, bfloat16 or float64: its operands are float32
+    in the graph."""
+    graphs = [g for node in all_nodes([proto]) for a in node.attribute for g in (a.g, *a.graphs)]
+    infos = (info for g in graphs for info in (*g.input, *g.output, *g.value_info))
+    return any(info.type.tensor_type.elem_type in OTHER_FLOATS for info in infos)
 
 
 def _declared_type(kind: ResultType | None) -> onnx.TypeProto | None:

@@ -136,6 +136,8 @@ def cast(d: Drawing) -> object:
     return d.node("Cast", x, to=d.choose((FLOAT, FLOAT, CONDITION, *WHOLE)))
 
 
-@draws("OptionalHasElement")
+@draws("OptionalHasElement", "OptionalGetElement")
 def presence(d: Drawing) -> object:
-    return d.node("OptionalHasElement", d.of(DRAWN))
+    """A tensor is an optional that has it."""
+    kinds = ("OptionalHasElement", "OptionalGetElement") if d.opset >= 18 else ()
+    return d.node(d.choose(kinds or ("OptionalHasElement",)), d.of(DRAWN))
