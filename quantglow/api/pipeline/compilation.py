@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.api.models.families import Built
+from quantglow.api.models.families import LOOP, Built
 from quantglow.api.models.parts import ModelFallback, WholeModel
 from quantglow.api.models.programs import build_programs
 from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
-from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
+from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, LayerAccuracy
 from quantglow.evaluation.baselines.latency import latency_beside_float
 from quantglow.evaluation.int8_share import FIRST_SAMPLE, PROFILE_SHAPES, Int8Share
 from quantglow.evaluation.layers import Verification, no_labels, until_interrupted
@@ -19,10 +19,11 @@ from quantglow.evaluation.macs import count_by_run, count_by_types
 from quantglow.evaluation.outputs import Reference, reference
 from quantglow.evaluation.report import PageSource, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.importer.onnx import Source
+from quantglow.importer.onnx import Source, loop_name
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature, declared_only, leaving
+from quantglow.ir.ops.external import External
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
@@ -55,8 +56,10 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
         with debug.time_stage("verify", seconds):
             result = _verification(quantized, programs, expected, checked)
     profile = calibrated.profile
+    checked_report = _report_checks(build, seconds, result)
     report = replace(
-        _report_checks(build, seconds, result),
+        checked_report,
+        layers=_layers_outside(checked_report.layers, quantized),
         notes=(
             *calibrated.checks.notes,
             *result.notes,
@@ -79,6 +82,21 @@ def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> Compiled
     trips = {n: b.profile for n, b in bodies if not isinstance(b, str) and b.profile is not None}
     profile = replace(profile, bodies={**profile.bodies, **trips})
     return CompiledModel(programs, now, profile)
+
+
+def _layers_outside(
+    layers: Sequence[LayerAccuracy], quantized: QuantizedCases
+) -> tuple[LayerAccuracy, ...]:
+    """The layers without loops whose bodies are int8 models of their own."""
+    bodies = quantized.prepared.bodies
+    loops = {
+        node.name
+        for node in quantized.main.graph.nodes
+        if isinstance(node, External)
+        and node.op_type == LOOP
+        and not isinstance(bodies.get(loop_name(node), ""), str)
+    }
+    return tuple(layer for layer in layers if layer.name not in loops)
 
 
 def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:

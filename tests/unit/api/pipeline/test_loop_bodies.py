@@ -72,6 +72,7 @@ def test_a_profile_with_other_counts_is_refused(tmp_path: Path) -> None:
 def test_a_body_is_int8_from_a_profile() -> None:
     compiled = qg.quantize_and_compile(model(), profile(), **OPTIONS)
     assert "in int8" in note_of(compiled)
+    assert not [layer for layer in compiled.report.layers if layer.op == "Loop"]
     feeds = feeds_of(model(), 9, P=2, trips=8)
     for one, other in zip(compiled.run(None, feeds), by_onnxruntime(model(), feeds), strict=True):
         assert np.abs(one - other).max() < 0.1 * np.abs(other).max()
