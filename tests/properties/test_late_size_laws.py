@@ -19,7 +19,6 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.late_programs import LatePrograms
 from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError, ModelError, UnsupportedOpError
-from quantglow.transforms.float import optimize
 from tests.fuzz.compare import session
 from tests.generators.late_points import (
     add_loop,
@@ -97,7 +96,7 @@ def are_programs_right(seed: int, points: Sequence[Callable[..., None]] | None =
         return False
     source, compiler = case.source, Compiler.of(num_threads=1 + seed % 3)
     compiler = replace(compiler, drivers=(loop_driver(compiler),))
-    programs = LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
+    programs = LatePrograms(source.signature, open_late_family(source).make, compiler)
     try:
         programs.executable(shapes_of(case.samples[0]))
     except UnsupportedOpError:

@@ -16,6 +16,7 @@ import pytest
 import quantglow as qg
 from quantglow.cli.main import main
 from quantglow.importer.onnx.nodes.context import IMPORTERS
+from quantglow.ir.types import TensorType
 from tests.support.bundled import STRICT, each_compiler, octets
 from tests.support.late_models import (
     BUILDERS,
@@ -265,7 +266,8 @@ def test_a_model_without_functions_is_refused(detector: Any, tmp_path: Path) -> 
     graph = detector.graph
     left = [node for node in graph.nodes if node.op == "External"]
     (x,) = graph.inputs
-    boxes = replace(left[0], args=(left[0].args[0], replace(x, name="scores")))
+    kind = TensorType(left[0].result.dtype, (4, 3))
+    boxes = replace(left[0], args=(left[0].args[0], replace(x, name="scores")), result=kind)
     with pytest.raises(qg.BackendError, match=r"caller would compute all operators.*Remedy"):
         qg.compile(qg.Graph((boxes.args[1],), (("y", boxes),))).export_bundle(
             tmp_path, partition=True
