@@ -15,6 +15,7 @@ import quantglow as qg
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.effort import expensive
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
+from tests.unit.runtime.hybrid.test_compiled_loops import loop_of, run_from_the_first_trip
 
 COUNTS = st.sampled_from([0, 1, 63, 64, 65, 200]) | st.integers(0, 300)
 
@@ -27,8 +28,10 @@ FORMS = st.fixed_dictionaries(
 
 def assert_equals_onnxruntime(compiled: Any, model: onnx.ModelProto, feeds: Any) -> None:
     for one, other in zip(compiled.run(None, feeds), by_onnxruntime(model, feeds), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        assert one.dtype == other.dtype
+        # onnxruntime does not know the rank of what no trip stacks.
+        assert one.shape == other.shape or one.size == other.size == 0
+        np.testing.assert_allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-4)
 
 
 @cache
@@ -88,11 +91,11 @@ def test_int8_is_equal_bit_for_bit_however_trips_run(trips: int, batch: int, sta
     model, one, two = int8()
     feeds = feeds_of(model, trips, N=batch, P=start, trips=trips)
     results = one.run(None, feeds)
-    loop = two.session.loop
-    names = [info.name for info in two.head.get_outputs()]
-    early = dict(zip(names, two.head.run(None, feeds), strict=True))
-    progress = loop.begun({**feeds, **early})
-    outputs = [port.name for port in loop.bodies.programs.signature.outputs]
+    with pytest.MonkeyPatch.context() as patch:
+        _, progress = run_from_the_first_trip(two, feeds, patch)
+    loop = loop_of(two)
+    assert loop.int8 is not None
+    outputs = [info.name for info in loop.int8.get_outputs()]
     while progress.goes_on:
         built = loop.int8.run(None, progress.feeds)
         progress.proceed(dict(zip(outputs, built, strict=True)))
