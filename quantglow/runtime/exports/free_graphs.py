@@ -288,7 +288,9 @@ class FreeGraph:
             return late[node.name]
 
         graph = self.graph.rebuild(put_in)
-        inputs, outputs = (*graph.inputs, *late.values()), (*graph.outputs, *operands)
+        # A result that the graph knows, as it has no elements, may be an output, too.
+        ends = [(name, late.get(name, node)) for name, node in graph.outputs]
+        inputs, outputs = (*graph.inputs, *late.values()), (*ends, *operands)
         return _write(replace(graph, inputs=inputs, outputs=outputs, declared={}))
 
     def probes(self) -> Iterator[Sizes]:
