@@ -392,16 +392,21 @@ def _body_constants(bodies: Mapping[str, SavedModel]) -> Iterator[Constant]:
 
 def _without_bodies(graph: Graph, loops: Collection[str]) -> Graph:
     """The graph without the models and weights of loops of these names."""
+    results = {node.name for node in results_of_loops(graph, loops)}
 
     def strip(node: Node) -> Node:
-        if not isinstance(node, External) or node.op_type != LOOP:
-            return node
-        if importer.loop_name(node) not in loops:
+        if not isinstance(node, External) or node.name not in results:
             return node
         args = (arg for arg in node.args if not isinstance(arg, Constant))
         return replace(node, model=NO_MODEL, args=tuple(args))
 
-    return graph.rebuild(strip) if loops else graph
+    return graph.rebuild(strip) if results else graph
+
+
+def results_of_loops(graph: Graph, loops: Collection[str]) -> list[External]:
+    """The nodes of a graph that are results of loops of these names."""
+    nodes = (n for n in graph.nodes if isinstance(n, External) and n.op_type == LOOP)
+    return [node for node in nodes if importer.loop_name(node) in loops] if loops else []
 
 
 def restore_source(saved: SavedModel) -> Source:

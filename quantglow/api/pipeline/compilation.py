@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.api.models.families import LOOP, Built
+from quantglow.api.models.families import Built, results_of_loops
 from quantglow.api.models.parts import ModelFallback, WholeModel
 from quantglow.api.models.programs import build_programs
 from quantglow.api.pipeline.quantization import QuantizedCases
@@ -19,11 +19,10 @@ from quantglow.evaluation.macs import count_by_run, count_by_types
 from quantglow.evaluation.outputs import Reference, reference
 from quantglow.evaluation.report import PageSource, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.importer.onnx import Source, loop_name
+from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature, declared_only, leaving
-from quantglow.ir.ops.external import External
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
@@ -88,15 +87,10 @@ def _layers_outside(
     layers: Sequence[LayerAccuracy], quantized: QuantizedCases
 ) -> tuple[LayerAccuracy, ...]:
     """The layers without loops whose bodies are int8 models of their own."""
-    bodies = quantized.prepared.bodies
-    loops = {
-        node.name
-        for node in quantized.main.graph.nodes
-        if isinstance(node, External)
-        and node.op_type == LOOP
-        and not isinstance(bodies.get(loop_name(node), ""), str)
-    }
-    return tuple(layer for layer in layers if layer.name not in loops)
+    bodies = quantized.prepared.bodies.items()
+    loops = {name for name, body in bodies if not isinstance(body, str)}
+    inside = {node.name for node in results_of_loops(quantized.main.graph, loops)}
+    return tuple(layer for layer in layers if layer.name not in inside)
 
 
 def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:
