@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from quantglow.profiling import Profile
     from quantglow.quantization.options import IgnoredScope, QuantizationConfig
     from quantglow.runtime.compiled import CompiledModel
-    from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+    from quantglow.runtime.hybrid.fallback_model import FallbackModel
     from quantglow.runtime.programs.generators import ProgramGenerator
     from quantglow.runtime.serving.infer_queue import InferQueue
     from quantglow.runtime.states.state import State
@@ -78,7 +78,6 @@ _PLACES = {
     "InferQueue": "quantglow.runtime.serving.infer_queue",
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
     "Diagnosis": "quantglow.evaluation.diagnosis",
-    "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
     "PlannedProgram": "quantglow.memory.plans",
     "Profile": "quantglow.profiling",
     "ProgramGenerator": "quantglow.runtime.programs.generators",
@@ -147,7 +146,6 @@ __all__ = [
     "OptionError",
     "OutOfMemoryError",
     "OutOfRangeError",
-    "PartlyCompiledModel",
     "PlannedProgram",
     "Profile",
     "ProfileMismatchError",

@@ -24,7 +24,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from quantglow import backend
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.native import executable
 
 PASSED = ("compiled", "partly", "whole")
@@ -64,8 +64,6 @@ def by_quantglow(model: onnx.ModelProto, num_threads: int) -> Prepared:
 
 def computed_by(prepared: backend.PreparedModel) -> str:
     compiled = prepared.compiled
-    if isinstance(compiled, PartlyCompiledModel):
-        return "partly"
     if isinstance(compiled, FallbackModel):
         return "whole"
     if not compiled.build.fallback:

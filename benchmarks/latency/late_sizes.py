@@ -1,8 +1,7 @@
 """Models in which nodes decide sizes, in float and int8, beside onnxruntime.
 
-The models and samples are those of ``tests.support.late_models``; ``parts`` is the int8 model as it
-is cut where no graph holds its values: a head, the operators that decide, and a tail.  The runtimes
-take turns in one process.
+The models and samples are those of ``tests.support.late_models``.  The runtimes take turns in one
+process.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any
@@ -18,8 +16,6 @@ from typing import Any
 import quantglow as qg
 from benchmarks.latency.weight_groups import onnxruntime_of
 from benchmarks.support.arguments import positive
-from quantglow.importer.onnx import Source
-from quantglow.support.errors import UnsupportedOpError
 from tests.support.late_models import BUILDERS, MANY
 
 MODELS = ("detector", "rows", "crops", "loop", "decoder")
@@ -58,7 +54,6 @@ def compared(name: str, threads: int, seconds: float) -> Iterator[list[str]]:
     makers: dict[str, Callable[[], Any]] = {
         "float": lambda: qg.compile(model, num_threads=threads),
         "int8": quantize,
-        "parts": lambda: in_parts(quantize),
     }
     calls, ready = dict[str, Call](), dict[str, float]()
     for runtime, make in makers.items():
@@ -72,27 +67,6 @@ def compared(name: str, threads: int, seconds: float) -> Iterator[list[str]]:
             ratio = times["onnxruntime"] / milliseconds
             facts = f"{ready.get(runtime, 0):.1f}", f"{milliseconds:.3f}", f"{ratio:.2f}"
             yield [str(size), str(threads), runtime, *facts]
-
-
-def in_parts(make: Callable[[], Any]) -> Any:
-    """A model that is made where no graph holds its values."""
-    with refusing_late_graphs():
-        return make()
-
-
-@contextmanager
-def refusing_late_graphs() -> Iterator[None]:
-    """Inside, models are cut where nodes decide sizes."""
-
-    def refuse(source: Source, case: object) -> None:
-        raise UnsupportedOpError(["no graph holds its values"])
-
-    to_the_end = Source.to_the_end
-    Source.to_the_end = refuse  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        Source.to_the_end = to_the_end  # type: ignore[method-assign]
 
 
 def timed(calls: Mapping[str, Call], feeds: Mapping[str, Any], seconds: float) -> dict[str, float]:

@@ -18,17 +18,17 @@ import numpy as np
 
 from quantglow.api.compile import compile
 from quantglow.api.models.families import (
+    first_of,
+    import_at,
     open_family,
-    open_late_family,
     open_source,
     with_steps,
 )
-from quantglow.api.models.late_families import bind_results
 from quantglow.api.options import THREADS, CompileOptions, ModelOptions
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import Source
 from quantglow.interpreter import interpret
-from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.family import Family, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import declared_only, entering, leaving
@@ -36,7 +36,7 @@ from quantglow.ort.float_results import running
 from quantglow.profiling.samples.feeds import Feeds, first_feeds
 from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.errors import CalibrationError, UnsupportedOpError
+from quantglow.support.errors import CalibrationError
 from quantglow.support.options import (
     NUMBER,
     Options,
@@ -148,13 +148,12 @@ def bisect(options: BisectArguments) -> Bisection:
 
 def _open_at(source: Source, feeds: Feeds) -> tuple[Family, Graph]:
     """The graphs of a model, and that of some feeds as it is imported."""
-    try:
-        family = open_family(source)
-        return family, source.at(family.case_for(feeds))
-    except UnsupportedOpError:
-        late_family = open_late_family(source)
-        case = late_family.case_for(feeds)
-        return late_family, bind_results(source.to_the_end(case), dict(case.late))
+
+    def attempt(late_results: LateResults) -> tuple[Family, Graph]:
+        family = open_family(source, late_results=late_results)
+        return family, import_at(source, family, family.case_for(feeds))
+
+    return first_of(attempt)
 
 
 def _leaving_inputs(graph: Graph, feeds: Feeds) -> Feeds:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantglow.api.models.fallback import (
-    compile_on_use,
-    fallback_model,
-    partly_compiled,
-    ready_to_answer,
-)
-from quantglow.api.models.families import (
-    Built,
-    open_family,
-    open_late_family,
-    settle,
-    with_steps,
-)
-from quantglow.api.models.parts import ModelFallback, stage_tail
+from quantglow.api.models.fallback import compile_on_use, fallback_model, ready_to_answer
+from quantglow.api.models.families import Built, first_of, open_family, settle, with_steps
+from quantglow.api.models.other_ways import OtherWays
 from quantglow.api.models.programs import build_programs
 from quantglow.api.options import InputShapes, ModelOptions, OneModel, ProgramOptions
 from quantglow.evaluation.report import Report, build_report
 from quantglow.importer import model_as_onnx
-from quantglow.importer.onnx import Source, open_model, split
-from quantglow.ir.graph.family import Family
+from quantglow.importer.onnx import Source, open_model
+from quantglow.ir.graph.family import Family, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.qdq import float_notes
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
-from quantglow.support.errors import FallbackError, ModelError, UnsupportedOpError
+from quantglow.support.errors import FallbackError, UnsupportedOpError
 from quantglow.support.options import (
     OBJECT,
     POSITIVE,
@@ -79,10 +67,10 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
 
     onnxruntime computes the operators that quantglow does not compile; what is behind those that
     decide sizes, or compute with strings and sequences, is compiled, too, and so are the bodies of
-    loops of computed trips.  Where each size would need a program, a model is cut in two
-    (``PartlyCompiledModel``); onnxruntime runs a model whole of which nothing can be compiled
-    (``FallbackModel``).  Both have the methods of ``CompiledModel``; ``new_state`` and
-    ``export_bundle``, which need a model that is compiled whole, raise ``OptionError``.
+    loops of computed trips.  Where each such size would need a program, onnxruntime computes what
+    has it.  It runs a model whole of which nothing can be compiled: that is a ``FallbackModel``,
+    which has the methods of ``CompiledModel``; ``new_state`` and ``export_bundle`` raise
+    ``OptionError``.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
     """
@@ -112,32 +100,15 @@ def compile_source(
     source: Source, input_shapes: InputShapes | None, compiler: Compiler
 ) -> CompiledModel | FallbackModel:
     """Compile a model, or as much of it as can be compiled; onnxruntime runs the rest."""
+
+    def attempt(late_results: LateResults) -> CompiledModel:
+        family = open_family(source, input_shapes, late_results)
+        return _compile_family(family, compiler, source)
+
     try:
-        return _compile_family(open_family(source, input_shapes), compiler, source)
-    except UnsupportedOpError as error:
-        with suppress(UnsupportedOpError, ModelError, FallbackError):
-            return _compile_family(open_late_family(source, input_shapes), compiler, source)
-        return _compile_parts(source, input_shapes, compiler, error)
-    except FallbackError as error:
+        return first_of(attempt)
+    except (UnsupportedOpError, FallbackError) as error:
         return fallback_model(source, error, compiler.num_threads)
-
-
-def _compile_parts(
-    source: Source,
-    input_shapes: InputShapes | None,
-    compiler: Compiler,
-    error: UnsupportedOpError,
-) -> FallbackModel:
-    """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
-    of it where nothing does.
-    """
-    with suppress(ModelError, FallbackError):
-        if (parts := split(source, input_shapes)) is not None:
-            head = Source.of(parts.head)
-            compiled = _compile_family(open_family(head, input_shapes), compiler, head)
-            staged = stage_tail(parts.tail, parts.late, parts.reasons, compiler)
-            return partly_compiled(source, parts, compiled, error, staged)
-    return fallback_model(source, error, compiler.num_threads)
 
 
 def _compile_family(
@@ -150,7 +121,7 @@ def _compile_family(
     seconds: dict[str, float] = {}
     with debug.time_stage("import", seconds):
         graph = family.default
-    whole = ModelFallback(source, compiler) if source else None
+    whole = OtherWays(source, compiler, family.late_results) if source else None
     if graph is None:
         return compile_on_use(build_programs(Built(family), compiler, whole), family.notes)
     programs = build_programs(Built(family), compiler, whole, graph)

@@ -21,15 +21,12 @@ from quantglow.ir.graph.signature import Signature, are_outputs
 from quantglow.ir.ops.external import External
 from quantglow.memory.plans import Schedule
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
-from quantglow.runtime.hybrid.loop import AnyModel
 from quantglow.runtime.native.sequences import run_pieces_address
 from quantglow.runtime.native.table_runner import entries
 from quantglow.runtime.programs.build import Compiler, thread_count
 from quantglow.runtime.saved import saving
-from quantglow.runtime.saved.archives import BODY, REST
 from quantglow.runtime.saved.machine_code import CODE_MODES
-from quantglow.runtime.saved.saving import Freedom, SavedModel, SavedTail
+from quantglow.runtime.saved.saving import Freedom, SavedModel
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specializations import (
     Fallback,
@@ -47,7 +44,6 @@ from quantglow.support.errors import (
     BackendError,
     FileFormatError,
     InputError,
-    ModelError,
     TypeRuleError,
 )
 from quantglow.support.options import (
@@ -95,7 +91,7 @@ class LoadArguments(ProgramOptions, SavedFile):
 
 
 @takes_options(LoadArguments)
-def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
+def load(options: LoadArguments) -> CompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
     With ``while_compiling`` onnxruntime runs the float model of the file, whose weights are those
@@ -155,9 +151,7 @@ def compile_saved(
     os.environ[ENVIRONMENT] = cache
     for name in ("QUANTGLOW_DEBUG", "QUANTGLOW_DUMP_DIR", "QUANTGLOW_VERIFY"):
         os.environ.pop(name, None)
-    model = load(path, target, threads, schedule=schedule)
-    head = model.head if isinstance(model, PartlyCompiledModel) else model
-    programs = head.specialisations
+    programs = load(path, target, threads, schedule=schedule).specialisations
     if isinstance(programs, FreeShapes):
         for case in map(Case.from_json, cases):
             programs.prepare(case)
@@ -166,30 +160,25 @@ def compile_saved(
     return []
 
 
-def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+def _build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel:
     """The model of the contents of a file.  Raises ``FileFormatError``."""
+    if saved.tail is not None:
+        # Only here: a process that runs a compiled model needs no onnx.
+        from quantglow.api.models.saved_parts import join_parts
+
+        return join_parts(saved, compiler, _build_model)
     _check_externals(saved.graph, is_run=not saved.is_late)
     compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
     try:
-        programs = _programs_in(replace(saved, tail=None), compiler)
+        programs = _programs_in(saved, compiler)
     except TypeRuleError as error:
         raise FileFormatError(
             f"the graph of the file has no program: {error}. Remedy: save the model again."
         ) from error
     if compiler.answers is not None and isinstance(programs, FreeShapes):
         programs.load_other()
-    tail, is_part = saved.tail, saved.tail is not None
-    compiled = CompiledModel(programs, lambda: _report_now(report, programs, is_part))
-    return compiled if tail is None else with_tail(compiled, tail, compiler)
-
-
-def _build_body(saved: SavedModel, compiler: Compiler) -> CompiledModel:
-    """The body of a loop in a file.  Raises ``FileFormatError``."""
-    body = _build_model(saved, compiler)
-    if not isinstance(body, CompiledModel):
-        raise FileFormatError("the body of a loop is in parts. Remedy: save the model again.")
-    return body
+    return CompiledModel(programs, lambda: _report_now(report, programs))
 
 
 def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
@@ -205,9 +194,8 @@ def _programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     return programs
 
 
-def _report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report:
-    """A saved report with the figures of the first program that runs here, once there is one;
-    ``is_part``: what is behind it has operators in onnxruntime, too."""
+def _report_now(report: Report, programs: ModelPrograms) -> Report:
+    """A saved report with the figures of the first program that runs here, once there is one."""
     if programs.is_empty:
         return report
     now = build_report(programs.first.build, {})
@@ -217,7 +205,7 @@ def _report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Repor
         num_threads=now.num_threads,
         memory=now.memory,
         seconds=now.seconds,
-        fallback=report.fallback if is_part else now.fallback,
+        fallback=now.fallback,
     )
 
 
@@ -226,42 +214,6 @@ def _is_whole(graph: Graph, signature: Signature) -> bool:
     of a file is a part, and the rest comes from its source.
     """
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
-
-
-def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> PartlyCompiledModel:
-    """A model in two parts.  Raises ``FileFormatError``."""
-    # Only here: a process that runs a compiled model needs no onnx.
-    from quantglow.api.models.parts import stage_tail
-    from quantglow.importer.onnx import open_model
-    from quantglow.runtime.saved.tail_weights import whole_tail
-
-    def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
-        body, suffix = (inner(name) if name in tail.files else "" for name in (BODY, REST))
-        return body, suffix
-
-    def inner(name: str) -> AnyModel:
-        return _build_model(tail.files[name], compiler)
-
-    try:
-        model = whole_tail(tail)
-        whole = open_model(model).whole
-    except ModelError as error:
-        raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
-    names = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
-    if unknown := sorted(set(tail.output_names) - names):
-        raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
-    staged = stage_tail(whole, tail.late, tail.reasons, compiler, int8)
-    staged = None if staged is None else replace(staged, is_restored=True)
-    weights = {tensor.name for tensor in whole.graph.initializer}
-    read = {info.name for info in whole.graph.input} - weights
-    read |= set() if staged is None else set(staged.input_names)
-    values = {info.name for info in (*head.get_inputs(), *head.get_outputs())}
-    if unknown := sorted(read - values):
-        raise FileFormatError(f"no part gives the tail {unknown}. Remedy: save the model again.")
-    threads = head.specialisations.num_threads
-    return PartlyCompiledModel(
-        b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged
-    )
 
 
 def _saved_case(saved: SavedModel) -> Case:
@@ -292,13 +244,13 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             f"what the model says of its free dimensions is damaged: {error!r}. Remedy: save the "
             "model again."
         ) from error
-    source = Reopened(saved, compiler, signature)
+    source = Reopened(saved, signature)
     inner: Callable[[], tuple[ServedShapes, ...]] = tuple
     if saved.is_late:
         # Only here: a process that runs a compiled model needs no onnx.
         from quantglow.api.models.programs import loop_driver
 
-        bodies = {name: _build_body(body, compiler) for name, body in saved.loops.items()}
+        bodies = {name: _build_model(body, compiler) for name, body in saved.loops.items()}
         loops = loop_driver(compiler, bodies)
         compiler, inner = replace(compiler, drivers=(loops,)), loops.served
     deciding = tuple((case.value_map or {}).keys())
@@ -308,7 +260,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         signature,
         source.graph_at,
         compiler,
-        FallbackOnUse(source.fallback),
+        FallbackOnUse(source.fallback, compiler),
         source.freedom,
         deciding,
         opened,
@@ -325,7 +277,6 @@ class Reopened:
     """
 
     saved: SavedModel
-    compiler: Compiler
     signature: Signature
 
     def graph_at(self, case: FreeCase) -> Graph:
@@ -339,12 +290,12 @@ class Reopened:
             )
         return graph
 
-    def fallback(self) -> Fallback:
-        """onnxruntime, for cases in which the model cannot be compiled."""
+    def fallback(self, compiler: Compiler) -> Fallback:
+        """Other ways, for cases in which the model cannot be compiled."""
         from quantglow.api.models.families import restore_source
-        from quantglow.api.models.parts import ModelFallback
+        from quantglow.api.models.other_ways import OtherWays
 
-        return ModelFallback(restore_source(self.saved), self.compiler)
+        return OtherWays(restore_source(self.saved), compiler, self.saved.late_results)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from quantglow.api.models.fallback import (
-    check_tail,
-    fallback_model,
-    partly_compiled,
-    ready_to_answer,
-)
+from quantglow.api.models.fallback import fallback_model, ready_to_answer
 from quantglow.api.models.families import with_steps
-from quantglow.api.pipeline.accuracy_control import AccuracyControl, Whole
-from quantglow.api.pipeline.calibration import Calibrated, calibrate
+from quantglow.api.pipeline.accuracy_control import AccuracyControl
+from quantglow.api.pipeline.calibration import calibrate
 from quantglow.api.pipeline.compilation import (
     compile_quantized,
     with_int8_share,
     with_latency,
 )
 from quantglow.api.pipeline.groupwise import compile_with_packed_weights
-from quantglow.api.pipeline.int8_tail import check_whole, int8_tail, under_contract
 from quantglow.api.pipeline.loop_bodies import quantize_bodies
 from quantglow.api.pipeline.quantization import (
     Prepared,
@@ -33,7 +26,6 @@ from quantglow.api.pipeline.quantization import (
 )
 from quantglow.api.pipeline.request import (
     AccuracyContract,
-    Cut,
     QuantizationArguments,
     QuantizationRequest,
     import_request,
@@ -44,11 +36,10 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
-from quantglow.runtime.hybrid.tails import StagedTail
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.answers import AnswerLog
 from quantglow.runtime.programs.build import Compiler, kernels_ahead
-from quantglow.support.errors import FallbackError, OptionError, UnsupportedOpError
+from quantglow.support.errors import OptionError, UnsupportedOpError
 from quantglow.support.options import takes_options
 from quantglow.support.processes.interrupts import keeping_best
 
@@ -61,8 +52,7 @@ def quantize_and_compile(options: QuantizationArguments) -> CompiledModel | Fall
     second one aborts.  The report says what was cut.
 
     Raises a ``QuantglowError``.  No model is refused because it cannot be compiled: onnxruntime
-    runs what cannot (``PartlyCompiledModel``), or, as in ``compile``, all of it
-    (``FallbackModel``).  The report says which.
+    runs what cannot, or, as in ``compile``, all of it (``FallbackModel``).  The report says which.
     """
     answers = AnswerLog.of(options.while_compiling, is_on=False)
     compiler = Compiler.of(
@@ -103,8 +93,6 @@ def _run_pipeline(
 
     try:
         source = import_request(model, data, request.input_shapes)
-        if source.cut is not None:
-            _check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
         return fallback_model(open_model(model), error, compiler.num_threads)
     with keeping_best():
@@ -115,60 +103,22 @@ def _run_pipeline(
         if request.measure_speed:
             ready = without_slower(ready, compiler)
         compiled = _int8_model(ready, compiler)
-        if source.cut and request.verify and not isinstance(compiled, CompiledModel):
-            compiled = check_whole(compiled, source.family.signature, calibrated_model.checks)
         if not request.depth:
-            feeds, signature = calibrated_model.checks.feeds, source.family.signature
-            compiled = with_int8_share(compiled, signature, feeds, request.verify)
+            feeds = calibrated_model.checks.feeds
+            compiled = with_int8_share(compiled, feeds, request.verify)
     if request.measure_latency:
         return with_latency(compiled, model, calibrated_model.checks.feeds)
     return compiled
 
 
-def _tail_behind(
-    calibrated: Calibrated, request: QuantizationRequest, compiler: Compiler
-) -> StagedTail | None:
-    """The part behind the compiled one as far as it is compiled, too; None for a whole model."""
-    cut, samples = (
-        calibrated.imported.cut,
-        calibrated.samples.drawn_samples if calibrated.samples else [],
-    )
-    if cut is None:
-        return None
-
-    def on_tail(
-        model: Any, data: Any, tail_request: QuantizationRequest
-    ) -> CompiledModel | FallbackModel:
-        return _run_pipeline(model, data, tail_request, compiler)
-
-    return int8_tail(cut, samples, request, compiler, on_tail)
-
-
-def _int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+def _int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel:
     """The model quantized, compiled and checked, under the request's contract if it has one."""
-    calibrated, request = prepared.calibrated, prepared.request
-    cut, contract = calibrated.imported.cut, request.contract
-    tail = _tail_behind(calibrated, request, compiler)
-    whole = _whole_model(cut, tail)
-    if contract is None:
-        with kernels_ahead(compiler) as load_kernels:
-            candidate = quantize_cases(prepared, converted=load_kernels)
-        return whole(compile_quantized(candidate, compiler))
-    controlled = AccuracyControl(prepared, contract, compiler, whole).run()
-    if tail is None:
-        return whole(controlled.head)
-    minutes = controlled.deadline.minutes_left
-    plain = replace(request, max_drop=None, validation_fn=None, max_minutes=minutes)
-    in_int8 = partial(_tail_behind, calibrated, plain, compiler)
-    return under_contract(controlled, tail, in_int8, partial(_whole_model, cut))
-
-
-def _check_rest(cut: Cut, compiler: Compiler) -> None:
-    """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
-    try:
-        check_tail(cut.split, compiler.num_threads)
-    except FallbackError as refusal:
-        raise cut.error from refusal
+    contract = prepared.request.contract
+    if contract is not None:
+        return AccuracyControl(prepared, contract, compiler).run()
+    with kernels_ahead(compiler) as load_kernels:
+        candidate = quantize_cases(prepared, converted=load_kernels)
+    return compile_quantized(candidate, compiler)
 
 
 def quantize_under(
@@ -185,15 +135,4 @@ def quantize_under(
         raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
         ready = prepare_quantization(calibrate(import_request(graph, samples), request), request)
-        model = _int8_model(ready, compiler)
-        assert isinstance(model, CompiledModel)
-        return model
-
-
-def _whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:
-    """A function that completes the compiled part to the user's model; ``tail``: the rest of it, if
-    that is compiled in part.
-    """
-    if cut is None:
-        return lambda compiled: compiled
-    return lambda head: partly_compiled(cut.source, cut.split, head, cut.error, tail)
+        return _int8_model(ready, compiler)

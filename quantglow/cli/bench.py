@@ -34,7 +34,7 @@ from quantglow.evaluation.call_times import CallReport, profile_calls
 from quantglow.evaluation.latencies import busy_note, call_latencies, measure_loaded
 from quantglow.report.speed import LatencyComparison, calls_table, kernels_table
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.serving.infer_queue import AUTO, InferQueue
 from quantglow.support.arguments import integer
 from quantglow.support.arrays import Array
@@ -302,10 +302,9 @@ def draw_feeds(
     infos = compiled.get_inputs()
     if unknown := sorted(shapes.keys() - {info.name for info in infos}):
         raise OptionError(f"input_shapes names {unknown}; the inputs are {[i.name for i in infos]}")
-    part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
     shape_of = dict(shapes)
-    if isinstance(part, CompiledModel) and not part.specialisations.is_empty:
-        shapes_of_graph = {node.name: node.type.fixed_shape for node in part.graph.inputs}
+    if isinstance(compiled, CompiledModel) and not compiled.specialisations.is_empty:
+        shapes_of_graph = {node.name: node.type.fixed_shape for node in compiled.graph.inputs}
         shape_of = {**shapes_of_graph, **shape_of}
     feeds = {}
     for info in infos:

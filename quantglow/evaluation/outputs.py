@@ -14,10 +14,12 @@ from quantglow.evaluation.metrics import ErrorSums, class_like, top1_agreement
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_only
+from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.quantization.plan.network_ends import behind_views
 from quantglow.quantization.search.fake_quantization import logit_outputs, measured_outputs
 from quantglow.quantization.shape_variants import graph_for
+from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.support.arrays import Array
 
 Feeds = Mapping[str, Array]
@@ -86,8 +88,8 @@ def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> It
 
 def numeric_outputs(graph: Graph) -> dict[int, str]:
     """The names of the outputs that are tensors of numbers, by their positions."""
-    ends = enumerate(graph.outputs)
-    return {i: name for i, (name, node) in ends if not node.type.dtype.is_object}
+    ends = enumerate(graph.signature.outputs)
+    return {i: port.name for i, port in ends if TensorInfo.of(port).is_numeric}
 
 
 def fail(cause: str) -> str:
@@ -103,12 +105,23 @@ def output_accuracy(
     accuracy."""
     entries = []
     for position, name in numeric_outputs(graph).items():
-        _, node = graph.outputs[position]
         pairs = pairs_of_one_size(results, expected, position)
         references, values = [reference for reference, _ in pairs], [value for _, value in pairs]
         if pairs or not results:
-            entries.append(compare_output(name, references, values, class_like(node.type)))
+            is_scored = _is_scored(graph.outputs[position][1].type, references)
+            entries.append(compare_output(name, references, values, is_scored))
     return tuple(entries)
+
+
+def _is_scored(kind: TensorType, arrays: Sequence[Array]) -> bool:
+    """Whether each row of an output may have a score for each class; ``arrays`` tell of one whose
+    shape is known late."""
+    if kind.dtype is not DType.OPAQUE:
+        return class_like(kind)
+    full = [array for array in arrays if array.size]
+    return bool(full) and all(
+        array.dtype.kind == "f" and class_like(TensorType(DType.F32, array.shape)) for array in full
+    )
 
 
 def pairs_of_one_size(

@@ -24,14 +24,6 @@ class WeightSizes(HasText):
         """The sizes of two graphs."""
         return WeightSizes(_constants_nbytes(before), _constants_nbytes(after))
 
-    def with_tail(self, float_nbytes: int, inside: WeightSizes | None) -> WeightSizes:
-        """The sizes with a tail of float weights, those ``inside`` its int8 part once."""
-        tail_nbytes = max(0, float_nbytes - inside.float_nbytes) if inside else float_nbytes
-        before, after = (inside.float_nbytes, inside.quantized_nbytes) if inside else (0, 0)
-        return WeightSizes(
-            self.float_nbytes + tail_nbytes + before, self.quantized_nbytes + tail_nbytes + after
-        )
-
     @property
     def ratio(self) -> float:
         """Float over quantized: above 1, the weights shrink."""

@@ -31,8 +31,9 @@ from quantglow.support.classes import Concise, cached_property
 class DType(StrEnum):
     """Element types.
 
-    ``STRING`` and ``OPAQUE`` are values that only other runtimes compute with: tensors of strings,
-    and sequences, optionals and maps, each a tensor without axes that holds one Python object.
+    ``STRING`` and ``OPAQUE`` are values that only other runtimes compute with: tensors of strings;
+    tensors whose shape is known late, and sequences, optionals and maps, each a tensor without axes
+    that holds one Python object.
     """
 
     F32 = "f32"

@@ -143,6 +143,15 @@ class Session:
         return list(results)
 
 
+def output_types(model: bytes) -> dict[str, str]:
+    """The types of a model's outputs by name, in onnxruntime's words; none of a model that it does
+    not load."""
+    try:
+        return {info.name: info.type for info in open_session(model, 1).outputs}
+    except FallbackError:
+        return {}
+
+
 def _is_opaque(info: Any) -> bool:
     """Whether a ``NodeArg`` is a sequence, an optional or a map."""
     return not info.type.startswith("tensor(")

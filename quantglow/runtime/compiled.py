@@ -15,7 +15,7 @@ from quantglow.runtime.exports.onnx_models import whole_model, write
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS, Build
 from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
-from quantglow.runtime.saved.saving import Freedom, SavedTail, save
+from quantglow.runtime.saved.saving import Freedom, save
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import ModelPrograms, served_meanwhile
@@ -40,11 +40,11 @@ PAIR = 2
 DEFAULT_CAPACITY = 256
 """Rows of a new state that have memory."""
 
-Contents = tuple[Graph, Mapping[str, Any], Freedom | None, SavedTail | None]
+Contents = tuple[Graph, Mapping[str, Any], Freedom | None]
 """Arguments of ``saving.save``."""
 
 
-def save_with_code(
+def _save_with_code(
     path: str, contents: Contents, targets: Sequence[str], programs: ModelPrograms
 ) -> None:
     """Write a file that has the code of its programs for targets."""
@@ -261,9 +261,9 @@ class CompiledModel(OfOneProcess, HasDrawing):
         Raises ``OptionError``, ``BackendError`` for targets that do not run here.
         """
         graph, freedom = self.specialisations.contents()
-        save_with_code(
+        _save_with_code(
             file_path("path", path),
-            (graph, self.report.to_json(), freedom, None),
+            (graph, self.report.to_json(), freedom),
             strings(include_code, "include_code"),
             self.specialisations,
         )

@@ -16,14 +16,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from quantglow import steps
-from quantglow.api.models.late_families import LateFamily
+from quantglow.api.models.late_families import LateFamily, bind_results
 from quantglow.api.options import InputShapes
 from quantglow.importer import onnx as importer
 from quantglow.importer.onnx import Source
-from quantglow.ir.graph.family import Case, Family, FreeCase, ResultShapes, values_from_json
+from quantglow.ir.graph.family import (
+    Case,
+    Family,
+    FreeCase,
+    LateResults,
+    ResultShapes,
+    values_from_json,
+)
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.text import print_graph, text_constants
@@ -36,13 +43,16 @@ from quantglow.quantization.qdq.stored_weights import (
 )
 from quantglow.runtime.hybrid.loop import model_bytes
 from quantglow.runtime.hybrid.loop_driver import LoopBodies
-from quantglow.runtime.saved.saving import LATE, Freedom, SavedModel, contents_in
+from quantglow.runtime.saved.saving import Freedom, SavedModel, contents_in, late_entry
 from quantglow.runtime.shapes.free_shapes import NOTHING_OPENED, Opened
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
+    FallbackError,
     FileFormatError,
+    ModelError,
     OptionError,
     QuantglowError,
+    TypeRuleError,
     UnsupportedOpError,
 )
 from quantglow.support.pages import Content
@@ -88,16 +98,49 @@ def settle(source: Source, model: Any) -> Source:
     return source.snapshot() if is_shared else source
 
 
-def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
+Found = TypeVar("Found")
+
+
+def first_of(attempt: Callable[[LateResults], Found]) -> Found:
+    """What the first attempt gives that succeeds: late results are refused where that will do, and
+    opaque where nothing else does.
+
+    Raises the first ``UnsupportedOpError`` where none succeeds, and other errors of the first
+    attempt.
+    """
+    refusal: UnsupportedOpError | None = None
+    for late_results in LateResults:
+        try:
+            return attempt(late_results)
+        except UnsupportedOpError as error:
+            refusal = refusal or error
+        except (ModelError, FallbackError, TypeRuleError):
+            if refusal is None:
+                raise
+    assert refusal is not None, "some attempt was refused"
+    raise refusal
+
+
+def import_at(source: Source, family: Family, case: Case) -> Graph:
+    """The graph of a case as ``family`` imports it, before it is optimized."""
+    graph = source.at(case, family.late_results)
+    return bind_results(graph, dict(case.late)) if isinstance(family, LateFamily) else graph
+
+
+def open_family(
+    model: Source | Graph,
+    input_shapes: InputShapes | None = None,
+    late_results: LateResults = LateResults.REFUSED,
+) -> Family:
     """The graphs to compile of a model or of a graph.
 
     With ``input_shapes``, or for a model that leaves nothing free, that is one graph, but where
-    values of inputs decide what is computed.
+    values of inputs or sizes of results decide what is computed.
     """
     if isinstance(model, Graph):
         _check_sizes(model)
         return Family.of(model if is_quantized(model) else optimize(model))
-    return _family(model, input_shapes, _ready)
+    return _family(model, input_shapes, _ready, late_results)
 
 
 def _check_sizes(graph: Graph) -> None:
@@ -110,12 +153,11 @@ def _check_sizes(graph: Graph) -> None:
         )
 
 
-def open_late_family(source: Source, input_shapes: InputShapes | None = None) -> LateFamily:
-    """The graphs to compile of a model to its end, also behind nodes that decide sizes."""
-    return _late_family(source, input_shapes, _ready)
-
-
-def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
+def open_float_family(
+    model: Any,
+    input_shapes: InputShapes | None = None,
+    late_results: LateResults = LateResults.REFUSED,
+) -> Family:
     """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
 
     Raises ``OptionError`` for what is quantized already.
@@ -123,63 +165,41 @@ def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Fa
     if isinstance(model, Graph):
         _check_sizes(model)
         return Family.of(float_graph(model))
-    return _family(open_source(model), input_shapes, float_graph)
+    return _family(open_source(model), input_shapes, float_graph, late_results)
 
 
-def open_float_late_family(model: Any, input_shapes: InputShapes | None = None) -> LateFamily:
-    """The optimized float graphs of a path, bytes or ModelProto to its end, also behind nodes that
-    decide sizes.  Raises ``OptionError`` for what is quantized already."""
-    return _late_family(open_source(model), input_shapes, float_graph)
-
-
-def _reopen_family(source: Source, finish: Callable[[Graph], Graph], is_late: bool) -> Family:
-    """The graphs of the model in a file; ``is_late``: to its end, also behind nodes that decide
-    sizes."""
-    return (_late_family if is_late else _family)(source, None, finish)
-
-
-def _late_family(
+def _family(
     source: Source,
     input_shapes: InputShapes | None,
     finish: Callable[[Graph], Graph],
-) -> LateFamily:
+    late_results: LateResults,
+) -> Family:
     def make(case: FreeCase) -> Graph:
-        graph = source.to_the_end(case)
-        nodes = graph.compute_nodes()
-        # The driver of a Loop compiles its body.
-        externals = [n for n in nodes if isinstance(n, External) and n.op_type != LOOP]
-        if not case.late and len(externals) == len(nodes):
-            raise UnsupportedOpError(["nothing of it is compiled"])
+        graph = source.at(case, late_results)
+        if not case.late:
+            _check_compiled(graph, late_results)
         return finish(graph)
 
     is_fixed = input_shapes or not source.signature.is_free
     signature = source.fixed_signature(input_shapes) if is_fixed else source.signature
-    return LateFamily(signature, source.source_hash, make, source, notes=source.conversions)
-
-
-def _family(
-    source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
-) -> Family:
-    def make(case: FreeCase) -> Graph:
-        graph = source.at(case)
-        _check_compiled(graph)
-        return finish(graph)
-
-    notes = source.conversions
-    family = Family(source.signature, source.source_hash, make, source, notes=notes)
-    if input_shapes or not source.signature.is_free:
-        family.signature = source.fixed_signature(input_shapes)
-        graph = family.default
-        return family if graph is None else replace(Family.of(graph), notes=notes)
+    kind = LateFamily if late_results is LateResults.SYMBOLIC else Family
+    family = kind(signature, source.source_hash, make, source, (), source.conversions, late_results)
+    if is_fixed and kind is Family and (graph := family.default) is not None:
+        return replace(Family.of(graph), notes=family.notes, late_results=late_results)
     return family
 
 
-def _check_compiled(graph: Graph) -> None:
-    """Raise ``UnsupportedOpError`` where other runtimes compute with strings and opaque values, and
-    nothing else is computed."""
+def _check_compiled(graph: Graph, late_results: LateResults) -> None:
+    """Raise ``UnsupportedOpError`` where other runtimes compute with strings, opaque values and
+    late results, and nothing else is computed."""
     nodes = graph.compute_nodes()
     externals = [node for node in nodes if isinstance(node, External)]
-    if len(externals) == len(nodes) and any(node.type.dtype.is_object for node in graph.nodes):
+    # The driver of a Loop compiles its body.
+    has_bodies = late_results is LateResults.SYMBOLIC and any(n.op_type == LOOP for n in externals)
+    if len(externals) < len(nodes) or has_bodies:
+        return
+    has_objects = any(node.type.dtype.is_object for node in graph.nodes)
+    if has_objects or late_results is not LateResults.REFUSED:
         reasons = [f"node {n.name!r} ({n.op_type}): {n.reason}" for n in externals]
         raise UnsupportedOpError(reasons or ["nothing is computed"])
 
@@ -233,7 +253,7 @@ class FamilyOrigin:
         free = saved.free or {}
         source = restore_source(saved)
         if free.get("decisions") is None:
-            return FamilyOrigin(_reopen_family(source, _ready, saved.is_late))
+            return FamilyOrigin(_family(source, None, _ready, saved.late_results))
         try:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
@@ -243,7 +263,7 @@ class FamilyOrigin:
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return FamilyOrigin(_reopen_family(source, float_graph, saved.is_late), decided)
+        return FamilyOrigin(_family(source, None, float_graph, saved.late_results), decided)
 
     def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
@@ -286,11 +306,11 @@ class Built:
     @property
     def is_late(self) -> bool:
         """Whether nodes decide sizes."""
-        return isinstance(self.family, LateFamily)
+        return self.family.late_results is LateResults.SYMBOLIC
 
     def _reopen(self, source: Source) -> Family:
         """The float graphs of a model that a file has."""
-        return _reopen_family(source, float_graph, self.is_late)
+        return _family(source, None, float_graph, self.family.late_results)
 
     @cached_property
     def source(self) -> Source:
@@ -333,8 +353,7 @@ class Built:
         """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
         free |= {"values": case.value_map, LOOPS: True}
-        if self.is_late:
-            free[LATE] = True
+        free |= late_entry(self.family.late_results)
         if not self.decided:
             source, places = importer.store(self._made_from, _constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}

@@ -94,8 +94,6 @@ def compile_loop(
     operand_session = open_session(operands, threads) if loop.operands.graph.output else None
     body = bytes(loop.body.SerializeToString())
     trip = TripSession(lambda: open_session(body, threads))
-    if not isinstance(int8, str | CompiledModel):
-        int8 = "onnxruntime computes a part of it"
     if isinstance(int8, str):
         return CompiledLoop(
             loop.names, session, operand_session, trip, Bodies(programs), not_int8=int8

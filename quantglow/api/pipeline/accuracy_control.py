@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
 from quantglow.evaluation.metrics import ErrorSums
 from quantglow.evaluation.report import PrecisionOverride, Report, build_report
-from quantglow.ir.types import DType
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.accuracy_control import (
     FLOAT,
@@ -33,9 +32,9 @@ from quantglow.quantization.accuracy_control import (
 )
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -51,30 +50,6 @@ FLOAT_ERROR = 1e-5
 SHOWN = 8
 """Steps that a note names."""
 
-Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
-"""Completes the compiled part to the model that the user gets."""
-
-
-@dataclass(frozen=True)
-class Controlled:
-    """The part before the cut, or a whole model, as the search left it.
-
-    ``baseline``: the figure of the float model; ``measures_whole_model``: whether the contract's
-    figure is that of the whole model; ``deadline``: that of the search.
-    """
-
-    head: CompiledModel
-    report: Report
-    contract: Contract[Any]
-    baseline: float
-    measures_whole_model: bool
-    deadline: Deadline
-
-    def noted(self, note: str) -> CompiledModel:
-        """The head, with one more note in its report."""
-        report = replace(self.report, notes=(*self.report.notes, note))
-        return replace(self.head, reporter=lambda: report)
-
 
 @dataclass(frozen=True)
 class AccuracyControl:
@@ -86,7 +61,6 @@ class AccuracyControl:
     prepared: Prepared
     contract: AccuracyContract
     compiler: Compiler
-    whole: Whole
     built: dict[tuple[PrecisionStep, ...], QuantizedCases] = field(default_factory=dict)
 
     @property
@@ -94,14 +68,14 @@ class AccuracyControl:
         """The profiled model."""
         return self.prepared.calibrated
 
-    def run(self) -> Controlled:
+    def run(self) -> CompiledModel:
         """The model with the fewest steps found that satisfies the contract, checked.
 
-        Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
+        Raises ``AccuracyDropError`` with the best model if there is none.
         """
         self.calibrated.require_samples("accuracy", "max_drop")
         contract = self.contract.measure_by(self.minus_relative_error)
-        baseline = contract.figure(self.whole(self.with_bodies({})))
+        baseline = contract.figure(self.with_bodies({}))
         bodies = self.keeping(contract, baseline)
         return replace(self, prepared=replace(self.prepared, bodies=bodies)).search(
             contract, baseline
@@ -120,12 +94,12 @@ class AccuracyControl:
             bodies[name] = body
             if isinstance(body, str):
                 continue
-            drop = contract.drop(baseline, contract.figure(self.whole(self.with_bodies(bodies))))
+            drop = contract.drop(baseline, contract.figure(self.with_bodies(bodies)))
             if drop > contract.max_drop:
                 bodies[name] = f"in int8 the drop would be {drop:.4g}"
         return bodies
 
-    def search(self, contract: Contract[Any], baseline: float) -> Controlled:
+    def search(self, contract: Contract[Any], baseline: float) -> CompiledModel:
         """The search for steps of the layers that are part of no loop."""
         calibrated, progress = self.calibrated, self.prepared.request.progress
         plain = quantize_cases(self.prepared)
@@ -138,10 +112,8 @@ class AccuracyControl:
         with debug.time_stage("accuracy control", calibrated.seconds):
             best = search.run(progress)
         model = compile_quantized(self.built[best.steps], self.compiler)
-        report = _with_steps(model.report, best.steps, note(search, best) + self.measured_on)
-        head = replace(model, reporter=lambda: report)
-        is_whole = not self.measured_on
-        return Controlled(head, report, contract, baseline, is_whole, search.deadline)
+        report = _with_steps(model.report, best.steps, note(search, best))
+        return replace(model, reporter=lambda: report)
 
     def quantized(self, steps: Sequence[PrecisionStep], deadline: Deadline) -> QuantizedCases:
         """The model after these steps; the deadline cuts its recovery short."""
@@ -157,7 +129,7 @@ class AccuracyControl:
         programs = compile_cases(candidate, self.compiler)
         report = replace(build_report(programs.first.build, {}), notes=candidate.notes)
         report = _with_steps(report, steps, describe_steps(steps))
-        return self.whole(CompiledModel(programs, lambda: report, self.calibrated.profile))
+        return CompiledModel(programs, lambda: report, self.calibrated.profile)
 
     def keep(
         self,
@@ -188,30 +160,22 @@ class AccuracyControl:
         noise = noise_of_each(exact, widened.graph, names, samples, deadline)
         return rank_steps(plan, wide, float_steps(plan, noise))
 
-    def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
-        """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
-        in two parts the outputs of the compiled one.  Integers and strings count where no output
-        is float.  Raises ``OptionError`` where all outputs are opaque.
+    def minus_relative_error(self, model: CompiledModel) -> float:
+        """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check.  Integers and
+        strings count where no output is float.  Raises ``OptionError`` where none is a tensor.
         """
-        compiled = model.head if isinstance(model, PartlyCompiledModel) else model
-        dtypes = [node.type.dtype for _, node in self.calibrated.float_graph.outputs]
-        floats = [i for i, dtype in enumerate(dtypes) if dtype.is_float]
-        positions = floats or [i for i, dtype in enumerate(dtypes) if dtype is not DType.OPAQUE]
+        ends = list(map(TensorInfo.of, self.calibrated.float_graph.signature.outputs))
+        floats = [i for i, end in enumerate(ends) if end.is_numeric and end.dtype.kind == "f"]
+        positions = floats or [i for i, end in enumerate(ends) if end.is_tensor]
         if not positions:
             raise OptionError(
                 "max_drop measures tensors, and the model gives none. Remedy: pass validation_fn."
             )
         totals = dict.fromkeys(positions, ErrorSums())
         for feeds, expected in zip(self.samples, self.expected, strict=True):
-            results = compiled.specialisations.at(feeds).run(feeds)
+            results = model.specialisations.at(feeds).run(feeds)
             totals = {i: t + _output_error(expected[i], results[i]) for i, t in totals.items()}
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals.values()))
-
-    @property
-    def measured_on(self) -> str:
-        """The end of a note on the search: where its figure does not tell of the whole model."""
-        is_whole = self.contract.validation_fn or self.calibrated.imported.cut is None
-        return "" if is_whole else "; measured on the outputs of the part before the cut"
 
     @cached_property
     def expected(self) -> list[list[Array]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quantglow import profiling
-from quantglow.api.models.late_families import LateFamily, bind_results
+from quantglow.api.models.families import import_at
 from quantglow.api.pipeline.request import Imported, QuantizationRequest, computing
 from quantglow.api.pipeline.samples import Samples, check_sample, profile_in
 from quantglow.evaluation.accuracy import SAME, UNSEEN, VALIDATION, RightAnswers
@@ -22,7 +22,7 @@ from quantglow.evaluation.sample_checks import out_of_scale, unlike_training
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Signature
+from quantglow.ir.graph.signature import Signature, is_late
 from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ir.types import TensorType
 from quantglow.profiling import Profile
@@ -137,7 +137,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
             warnings = _data_warnings(imported, samples, case, graph, request.progress)
     if validation is not None:
         checks = _validating(checks, validation, case, family)
-        if checks.validation and imported.cut is None:
+        if checks.validation:
             checks.validation.check(graph)
     return Calibrated(imported, profile, case, graph, reader, deciding, checks, warnings)
 
@@ -177,10 +177,7 @@ def _data_warnings(
 
 def _as_imported(imported: Imported, case: Case) -> Graph:
     """The graph of a case before it is optimized."""
-    source = open_model(imported.model)
-    if isinstance(imported.family, LateFamily):
-        return bind_results(source.to_the_end(case), dict(case.late))
-    return source.at(case)
+    return import_at(open_model(imported.model), imported.family, case)
 
 
 def _main_case(family: Family, profile: Profile) -> Case:
@@ -262,8 +259,8 @@ class Validation:
 
     def check(self, graph: Graph) -> None:
         """Raise ``CalibrationError`` for labels that are of no output of the graph, or of no class
-        of that output."""
-        if not self.labels:
+        of that output; a run tells that of late outputs."""
+        if not self.labels or any(is_late(port.declared) for port in graph.signature.outputs):
             return
         ends = [LabeledOutput.of(node.type) for _, node in graph.outputs]
         position = self.position(ends)
@@ -300,8 +297,9 @@ class Validation:
     def right(
         self, expected: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]
     ) -> RightAnswers | None:
-        """Shares of the labels that both models find; None without labels."""
-        if not self.labels or not expected:
+        """Shares of the labels that both models find; None without labels, and where outputs have
+        other shapes than in float."""
+        if not self.labels or not expected or _shapes(expected) != _shapes(results):
             return None
         position = self.position(
             [LabeledOutput(a.shape, a.dtype.kind in "iu") for a in expected[0]]
@@ -316,6 +314,10 @@ class Validation:
             for results in (expected, results)
         ]
         return RightAnswers(labels.size, *shares)
+
+
+def _shapes(rows: Sequence[Sequence[Array]]) -> list[list[FixedShape]]:
+    return [[array.shape for array in arrays] for arrays in rows]
 
 
 def check_classes(labels: Array, classes: int, whose: str, output: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from quantglow.api.models.families import Built, results_of_loops
-from quantglow.api.models.parts import ModelFallback, WholeModel
+from quantglow.api.models.other_ways import OtherWays, WholeModel
 from quantglow.api.models.programs import build_programs
 from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
@@ -22,11 +22,11 @@ from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import Signature, declared_only, leaving
+from quantglow.ir.graph.signature import declared_only, leaving
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.hybrid.loop_driver import LoopBodies, describe_bodies
 from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.shapes.free_shapes import FreeShapes
@@ -35,8 +35,11 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.processes import interrupts
 
-Model = TypeVar(
-    "Model", CompiledModel, CompiledModel | PartlyCompiledModel, CompiledModel | FallbackModel
+Model = TypeVar("Model", CompiledModel, CompiledModel | FallbackModel)
+
+NO_RIGHT_ANSWERS = (
+    "the labels of validation_data were not used: no output has one row of scores for each, of the "
+    "same shape in float and int8"
 )
 
 NO_SAMPLES = "the latency was not measured: there are no samples"
@@ -108,7 +111,12 @@ def compile_cases(quantized: QuantizedCases, compiler: Compiler) -> ModelProgram
     built = Built(calibrated.family, quantized.decisions, quantized.prepared.bodies)
     source = calibrated.family.source
     exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
-    whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
+    tried = calibrated.family.late_results
+
+    def other_ways(compiler: Compiler) -> OtherWays:
+        return OtherWays(built.source, compiler, tried)
+
+    whole = FallbackOnUse(other_ways, compiler, exact)
     return build_programs(built, compiler, whole, quantized.main.graph, calibrated.case)
 
 
@@ -134,6 +142,8 @@ def _verification(
     right = validation.right if validation else no_labels
     samples = checked, calibrated.checks.of_case
     result = verification.verify(expected, *graphs, run, *samples, candidate.profile, right)
+    if validation and validation.labels and result.samples and result.right is None:
+        notes = (*notes, NO_RIGHT_ANSWERS)
     return replace(result, notes=(*result.notes, *notes))
 
 
@@ -168,10 +178,9 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
     if not samples or isinstance(model, Graph):
         note = NO_MODEL if samples else NO_SAMPLES
         return _reporting(compiled, notes=(note,))
-    part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
-    assert isinstance(part, CompiledModel)
-    feeds = declared_only(part.specialisations.signature.inputs, samples[0])
-    threads = part.num_threads
+    assert isinstance(compiled, CompiledModel)
+    feeds = declared_only(compiled.specialisations.signature.inputs, samples[0])
+    threads = compiled.num_threads
     try:
         latencies = latency_beside_float(
             lambda arrays: compiled.run(None, arrays), feeds, model, threads
@@ -182,15 +191,15 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
 
 
 def with_int8_share(
-    compiled: Model, signature: Signature, samples: Sequence[Mapping[str, Array]], may_run: bool
-) -> Model:
+    compiled: CompiledModel, samples: Sequence[Mapping[str, Array]], may_run: bool
+) -> CompiledModel:
     """The model whose report has the share of int8 in all multiply-accumulates.
 
     It takes a run of the first sample where types of a graph do not tell; without one, or if it is
-    not to run, such a model has no such figure.  ``signature``: of the model.
+    not to run, such a model has no such figure.
     """
     try:
-        share = _int8_share(compiled, signature, samples, may_run)
+        share = _int8_share(compiled, samples, may_run)
     except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
         note = f"the multiply-accumulates were not counted: {type(error).__name__}: {error}"
         return _reporting(compiled, notes=(note,))
@@ -198,24 +207,17 @@ def with_int8_share(
 
 
 def _int8_share(
-    compiled: CompiledModel | FallbackModel,
-    signature: Signature,
-    samples: Sequence[Mapping[str, Array]],
-    may_run: bool,
+    compiled: CompiledModel, samples: Sequence[Mapping[str, Array]], may_run: bool
 ) -> Int8Share | None:
     basis = FIRST_SAMPLE if samples else PROFILE_SHAPES
-    if isinstance(compiled, CompiledModel):
-        programs = compiled.specialisations
-        first = programs.first
-        if (share := count_by_types(first.graph, basis)) is not None:
-            return share
-        if samples and may_run:
-            return count_by_run(lambda: first.run(samples[0]))
-        if isinstance(programs, FreeShapes) and programs.opened.graph.outputs:
-            return count_by_types(programs.opened.graph, basis)  # that of a main sample
-    elif samples and may_run:
-        feeds = declared_only(signature.inputs, samples[0])
-        return count_by_run(lambda: compiled.run(None, feeds))
+    programs = compiled.specialisations
+    first = programs.first
+    if (share := count_by_types(first.graph, basis)) is not None:
+        return share
+    if samples and may_run:
+        return count_by_run(lambda: first.run(samples[0]))
+    if isinstance(programs, FreeShapes) and programs.opened.graph.outputs:
+        return count_by_types(programs.opened.graph, basis)  # that of a main sample
     return None
 
 

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from quantglow.api.models.families import open_float_family, open_float_late_family
-from quantglow.api.models.late_families import LateFamily
+from quantglow.api.models.families import open_float_family
 from quantglow.api.options import DataOptions
 from quantglow.api.pipeline.loop_bodies import profile_with_bodies
 from quantglow.api.pipeline.request import Imported, computing
 from quantglow.importer.onnx import open_model
-from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.family import Family, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.recording import NO_SAMPLES, note_early_end, show_progress
@@ -61,7 +60,7 @@ Environment = dict[str, str]
 
 Part = tuple[Environment, Profile]
 
-Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith, bool]
+Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith, LateResults]
 """Input shapes by name, the inputs whose values decide, see ``Family``, what computes, and whether
 nodes decide sizes."""
 
@@ -87,7 +86,7 @@ def profile_on(
     model = open_model(source.model).to_bytes()
     with large_messages():
         family = source.family
-        asked = tuple(shapes), family.deciding, profile_with, isinstance(family, LateFamily)
+        asked = tuple(shapes), family.deciding, profile_with, family.late_results
         work = _Work(client, client.submit(receive, model, pure=False), asked)
         try:
             for samples in tasks:
@@ -225,13 +224,8 @@ def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:
 @lru_cache(2)
 def worker_family(model: bytes, asked: Asked) -> Family:
     """The float graphs of a model, imported once in each worker."""
-    shapes, deciding, _, is_late = asked
-    input_shapes = dict(shapes) or None
-    family: Family
-    if is_late:
-        family = open_float_late_family(model, input_shapes)
-    else:
-        family = open_float_family(model, input_shapes)
+    shapes, deciding, _, late_results = asked
+    family = open_float_family(model, dict(shapes) or None, late_results)
     family.deciding = deciding
     return family
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.api.compile import compile_source
-from quantglow.api.models.families import open_late_family, open_source
+from quantglow.api.models.families import first_of, open_family, open_source
 from quantglow.api.pipeline.compilation import with_int8_share, with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
@@ -49,7 +49,7 @@ from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.errors import OptionError, UnsupportedOpError
+from quantglow.support.errors import OptionError
 from quantglow.support.processes.workers import side_by_side
 from quantglow.transforms.float import optimize
 
@@ -113,7 +113,7 @@ def compile_with_packed_weights(
     }
     reported = CompiledModel(compiled.specialisations, _reporter(compiled, facts, packed.seconds))
     if checks:
-        reported = with_int8_share(reported, source.signature, checks, may_run=True)
+        reported = with_int8_share(reported, checks, may_run=True)
     if request.measure_latency:
         return with_latency(reported, model, checks)
     return reported
@@ -269,10 +269,7 @@ def _compare(
     source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
 ) -> dict[str, Any]:
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
-    try:
-        graph = family.fitting(checks[0])
-    except UnsupportedOpError:  # nodes decide sizes
-        graph = open_late_family(source).fitting(checks[0])
+    graph = first_of(lambda late: open_family(source, late_results=late).fitting(checks[0]))
     ports = graph.signature.inputs
     with reference(source.serialize(), graph, checks) as references:
         results = [compiled.run(None, declared_only(ports, feeds)) for feeds in checks]

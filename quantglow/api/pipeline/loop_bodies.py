@@ -32,7 +32,7 @@ from quantglow.profiling import Profile, merge_bodies
 from quantglow.profiling.recording import run_interpreter
 from quantglow.profiling.samples.feeds import Feeds, Located
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
 from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.hybrid.trips import Progress, TripSession
@@ -174,7 +174,7 @@ def quantize_part(
         part_model = quantize(model, samples, request)
     except QuantglowError as error:
         return str(error)
-    if not isinstance(part_model, CompiledModel | PartlyCompiledModel):
+    if not isinstance(part_model, CompiledModel):
         return "nothing of it is compiled with its int8 form"
     programs = part_model.specialisations
     decides = isinstance(programs, FreeShapes) and bool(programs.deciding)

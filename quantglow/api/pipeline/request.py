@@ -1,35 +1,29 @@
 """Request: the checked options of ``quantize_and_compile``, as every stage sees them, and stage 1.
 
-Stage 1 imports a model, or the part of it that can be compiled, as a family of float graphs.
+Stage 1 imports a model as a family of float graphs.
 ``computing`` chooses whether machine code or NumPy computes layers and statistics meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from quantglow.api.models.families import open_float_family, open_float_late_family
+from quantglow.api.models.families import first_of, open_float_family
+from quantglow.api.models.late_families import LateFamily
 from quantglow.api.options import CalibratedModel, CompileOptions, DataOptions, InputShapes
 from quantglow.api.pipeline.samples import profile_in
-from quantglow.importer import onnx as importer
-from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.graph.family import Case, Family, LateResults
 from quantglow.ir.ops.native import NativeOps, computing_with
 from quantglow.profiling.samples.feeds import first_feeds
 from quantglow.quantization.accuracy_control import DROP_TYPES, Contract, DropType
 from quantglow.quantization.options import COMPILED, ProfileWith, QuantizationConfig
 from quantglow.support import debug
-from quantglow.support.errors import (
-    ModelError,
-    OptionError,
-    QuantglowError,
-    TypeRuleError,
-    UnsupportedOpError,
-)
+from quantglow.support.errors import OptionError, QuantglowError, UnsupportedOpError
 from quantglow.support.options import (
     ANY,
     NUMBER,
@@ -181,28 +175,17 @@ class QuantizationRequest(CheckOptions, DataOptions):
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A model that cannot be compiled to its end: ``error`` says why, ``split`` where it is cut."""
-
-    source: importer.Source
-    split: importer.Split
-    error: UnsupportedOpError
-
-
-@dataclass(frozen=True)
 class Imported:
     """The float graphs of a model.
 
-    model    the model that is compiled: the user's, or the head of one that is cut
+    model    the user's model
     data     the calibration data; a sample that was read for its shapes is part of it again
-    cut      where the compiled part ends; None for a model that is compiled whole
     seconds  wall time by stage; later stages add theirs
     """
 
     model: Any
     family: Family
     data: Any
-    cut: Cut | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -212,32 +195,37 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
     Raises ``UnsupportedOpError`` where no part of it can be compiled.
     """
     seconds: dict[str, float] = {}
-    case = Case.of({name: tuple(shape) for name, shape in (input_shapes or {}).items()})
+    shapes = Case.of({name: tuple(shape) for name, shape in (input_shapes or {}).items()})
+
+    def attempt(late_results: LateResults) -> Imported:
+        nonlocal data  # a sample that was read is part of it again
+        family = open_float_family(model, input_shapes, late_results)
+        if isinstance(family, LateFamily) and not family.signature.is_free:
+            _try_out(family, Case.of(family.signature.default or {}))
+        if family.is_single:
+            return Imported(model, family, data, seconds)
+        case, data = _first_case(family, data)
+        if isinstance(family, LateFamily):
+            _check_late(family, case, shapes, data)
+        elif case is not None:
+            _try_out(family, case)
+        return Imported(model, family, data, seconds)
+
     with debug.time_stage("import", seconds):
-        try:
-            family = open_float_family(model, input_shapes)
-            if not family.is_single:
-                first, data = _first_case(family, data)
-                case = first or case
-                if first:
-                    _try_out(family, first)
-        except UnsupportedOpError as error:
-            with suppress(UnsupportedOpError, TypeRuleError, ModelError):
-                late_family = open_float_late_family(model, input_shapes)
-                if not late_family.signature.is_free:
-                    _try_out(late_family, Case.of(late_family.signature.default or {}))
-                first, data = _first_case(late_family, data)
-                # Sizes that agree only in a run, as equal ones of two results, have no graph.  A
-                # tail that is cut serves them, and all sizes, also where each would have a graph.
-                # The profiler, which comes next, says what is wrong with samples that do not fit.
-                is_complete = first is None and profile_in(data) is None
-                is_complete |= not late_family.graph_at(first or case).has_free_sizes
-                if is_complete and not late_family.is_of_one_size:
-                    return Imported(model, late_family, data, None, seconds)
-            cut = _cut(model, case, error)
-            head = cut.split.head
-            return Imported(head, open_float_family(head, input_shapes), data, cut, seconds)
-    return Imported(model, family, data, None, seconds)
+        return first_of(attempt)
+
+
+def _check_late(family: LateFamily, first: Case | None, shapes: Case, data: Any) -> None:
+    """Raise ``UnsupportedOpError`` unless graphs with late sizes serve a model.
+
+    Sizes that agree only in a run, as equal ones of two results, have no graph; where sizes decide
+    the graph, each would need a program.  The profiler, which comes next, says what is wrong with
+    samples that do not fit.
+    """
+    is_complete = first is None and profile_in(data) is None
+    is_complete |= not family.graph_at(first or shapes).has_free_sizes
+    if not is_complete or family.is_of_one_size:
+        raise UnsupportedOpError(["sizes of results decide what is computed behind them"])
 
 
 def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
@@ -259,15 +247,6 @@ def _try_out(family: Family, case: Case) -> None:
         raise
     except QuantglowError:
         pass
-
-
-def _cut(model: Any, case: Case, error: UnsupportedOpError) -> Cut:
-    """The place to cut the model.  Raises ``error`` if no part of it can be compiled."""
-    source = importer.open_model(model)
-    parts = importer.split(source, case.shape_map, case.value_map)
-    if parts is None:
-        raise error
-    return Cut(source, parts, error)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -28,6 +29,7 @@ from quantglow.importer.onnx.nodes.values import (
     ObjectValue,
     Value,
     as_element,
+    element_in_words,
     graph_dtype,
     held_dtype,
     is_float_type,
@@ -65,7 +67,7 @@ from quantglow.importer.onnx.resolvers.external import (
     value_info,
 )
 from quantglow.importer.onnx.resolvers.sequences import by_items
-from quantglow.ir.graph.family import Values
+from quantglow.ir.graph.family import LateResults, Values
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.symbolic.size import Dim, Shape, decide, decide_in, is_free, likely, prod
 from quantglow.ir.types import TensorType
@@ -216,9 +218,10 @@ def import_body(graph: onnx.GraphProto, scope: ImportScope) -> None:
 
 def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
-    if scope.late is not None and (empty := _empty_results(proto, scope)):
+    if scope.is_late and (empty := _empty_results(proto, scope)):
         return empty
-    if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
+    is_refused = scope.late_results is LateResults.REFUSED and isinstance(reason, OfLateShapes)
+    if scope.fallback and not is_refused:
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
         results = left_to_fallback(proto, scope, str(reason))
         if results is not None:
@@ -286,6 +289,21 @@ def _with_moved_layout(
     """Known integers that are moved, not computed: their layout is noted."""
     layout = linear.lay_out(proto, _resolve_operands(proto, scope), scope)
     return None if layout is None else {layout.name: layout}
+
+
+def _with_opaque_operands(
+    proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
+) -> dict[str, Value] | None:
+    """A node that reads a tensor whose shape is known when the model runs."""
+    read = ((name, scope.values.get(name)) for name in read_names(proto))
+    late = [n for n, v in read if isinstance(v, ObjectValue) and v.is_late]
+    if not late:
+        return None
+    reason = f"the shape of {late[0]!r} is known when the model runs"
+    results = left_to_fallback(proto, scope, reason)
+    if results is None:
+        raise Unsupported(reason)
+    return results
 
 
 def _as_it_is(
@@ -362,6 +380,7 @@ def _by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) ->
 
 
 RESOLVERS: tuple[Resolver, ...] = (
+    _with_opaque_operands,
     _as_it_is,
     by_items,
     with_free_sizes,
@@ -426,19 +445,34 @@ def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     return values
 
 
+def _as_declared(name: str, value: ObjectValue, scope: ImportScope) -> ObjectValue:
+    """The value of an output; of a late float in the type that the model declares."""
+    declared = scope.declared[name].type.tensor_type.elem_type if value.is_late else 0
+    if not is_float_type(value.onnx_type) or declared in (0, value.onnx_type):
+        return value
+    proto = onnx.helper.make_node("Cast", [name], [f"{name}:declared"], to=declared)
+    inner = replace(scope, values={name: value}, used=scope.used | set(proto.output))
+    results = left_to_fallback(proto, inner, "its operand is known when the model runs") or {}
+    cast = results.get(proto.output[0])
+    return cast if isinstance(cast, ObjectValue) else value
+
+
 def output_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
     value = scope.values[name]
-    if isinstance(value, KnownValue) and value.onnx_type == onnx.TensorProto.STRING:
+    if isinstance(value, KnownValue) and graph_dtype(value.onnx_type) is None:
         tensor = onnx.numpy_helper.from_array(value.array)
         constant = onnx.helper.make_node("Constant", [], [name], value=tensor)
-        values = left_to_fallback(constant, scope, "no graph holds strings") or {}
+        values = (
+            left_to_fallback(constant, scope, f"no graph holds {element_in_words(value)}") or {}
+        )
         value = values.get(name, value)
     if isinstance(value, IntegerValue) and value.is_stored:
         return value.node
     if (held := object_value(value, scope)) is not None:
-        return held.node
-    if scope.late is not None and isinstance(value, KnownValue) and 0 in value.shape:
+        return _as_declared(name, held, scope).node
+    has_late = scope.late_results is not LateResults.REFUSED
+    if has_late and isinstance(value, KnownValue) and 0 in value.shape:
         return Constant(name=scope.claim(name, derived=True), value=as_element(value.array))
     try:
         return scope.tensor(name)

@@ -26,7 +26,8 @@ from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES, fold
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     KnownValue,
-    is_opaque,
+    ObjectValue,
+    is_container,
     node_origin,
     supported_dtype,
     tensor_array,
@@ -37,11 +38,12 @@ from quantglow.importer.onnx.reading.light_models import Weights, light, source_
 from quantglow.importer.onnx.reading.loading import check, check_age, load_model
 from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, infer, opset_versions
 from quantglow.importer.onnx.resolvers.external import opaque_types
-from quantglow.ir.graph.family import FreeCase
+from quantglow.ir.graph.family import FreeCase, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
+from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import Dim, decide_in, find_guards, fixed
 from quantglow.ir.types import DType
@@ -70,14 +72,15 @@ def import_model(
     ``input_values`` fixes the elements of small integer inputs that decide shapes or branches; what
     the graph is fed for them then changes nothing.
 
-    ``fallback``: a node that cannot be compiled becomes ``External``, for another runtime, where
-    its results have concrete types.
+    ``fallback``: a node that cannot be compiled becomes ``External``, for another runtime.  So do
+    those that read results whose shapes are known when it has run.
 
     Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
     ``UnsupportedOpError`` with every node that cannot be compiled: ``UndecidedError`` where the
     values of inputs would help.
     """
-    return open_model(model).graph(input_shapes, input_values, fallback=fallback)
+    source, late = open_model(model), LateResults.OPAQUE
+    return source.graph(input_shapes, input_values, fallback=fallback, late_results=late)
 
 
 def open_model(model: Model) -> Source:
@@ -125,20 +128,22 @@ class Source:
         entries = ((entry.key, entry.value) for entry in self.proto.metadata_props)
         return {k: v for k, v in entries if isinstance(k, str) and isinstance(v, str)}
 
-    def at(self, case: FreeCase) -> Graph:
-        """The graph for a case; what cannot be compiled is left to the fallback, but for loops
-        behind which the model is cut, and for nodes that decide shapes.
+    def at(self, case: FreeCase, late_results: LateResults = LateResults.REFUSED) -> Graph:
+        """The graph for a case; what cannot be compiled is left to the fallback.
+
+        Late results that are symbolic have symbols, but for sizes of 0 and 1 in ``case.late``;
+        where they are refused, loops are, too, whose bodies may be models of their own.
 
         Raises ``UndecidedError`` where more values would help, unless the case is for all values.
         """
-        shapes, values = case.shape_map, case.value_map
-        return self.graph(shapes, values, fallback=True, cuts=True, guards=case.guards)
-
-    def to_the_end(self, case: FreeCase) -> Graph:
-        """The graph for a case, also behind nodes that decide shapes: their results have symbols,
-        but for sizes of 0 and 1 in ``case.late``."""
-        shapes, values, late = case.shape_map, case.value_map, dict(case.late)
-        return self.graph(shapes, values, fallback=True, late=late, guards=case.guards)
+        return self.graph(
+            case.shape_map,
+            case.value_map,
+            fallback=True,
+            late_results=late_results,
+            late=dict(case.late),
+            guards=case.guards,
+        )
 
     def graph(
         self,
@@ -146,17 +151,22 @@ class Source:
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,
-        cuts: bool = False,
+        late_results: LateResults = LateResults.REFUSED,
         late: Shapes | None = None,
         guards: Guards | None = None,
     ) -> Graph:
-        """The graph at these shapes and values, see ``import_model``; ``cuts``, ``late`` and
-        ``guards``: see ``ImportScope``.
+        """The graph at these shapes and values, see ``import_model``; ``late_results``, ``late``
+        and ``guards``: see ``ImportScope``.
 
         Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
         scope = self.scope(
-            input_shapes, input_values, fallback=fallback, cuts=cuts, late=late, guards=guards
+            input_shapes,
+            input_values,
+            fallback=fallback,
+            late_results=late_results,
+            late=late,
+            guards=guards,
         )
         if scope.deciding and (scope.problems or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
@@ -169,7 +179,7 @@ class Source:
         types = opaque_types(node for _, node in named)
         texts = {name: type_text(types[node]) for name, node in named if node in types}
         graph = Graph(scope.inputs, named, self.source_hash, {**self.declared, **texts})
-        if scope.late is not None and scope.guards is not None:
+        if scope.is_late and scope.guards is not None:
             check_sources(graph, scope.guards)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
 
@@ -179,7 +189,7 @@ class Source:
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,
-        cuts: bool = False,
+        late_results: LateResults = LateResults.REFUSED,
         late: Shapes | None = None,
         guards: Guards | None = None,
     ) -> ImportScope:
@@ -192,7 +202,7 @@ class Source:
         scope = new_scope(
             self.imported, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
         )
-        scope.unrolls, scope.cuts, scope.late = self.unrolls, cuts, late
+        scope.unrolls, scope.late_results, scope.late = self.unrolls, late_results, late or {}
         scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
@@ -200,6 +210,15 @@ class Source:
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope
+
+    def giving(self, names: Iterable[str]) -> Source:
+        """The model with these values as its outputs."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.proto)
+        declared = {info.name: info for info in copy.graph.output}
+        del copy.graph.output[:]
+        copy.graph.output.extend(declared.get(n) or onnx.ValueInfoProto(name=n) for n in names)
+        return replace(self, proto=copy)
 
     def check_ranks(self, shapes: Shapes) -> None:
         """Raise ``ModelError`` where an input without a declared rank gets one that does not fit.
@@ -250,11 +269,21 @@ class Source:
         clear_notes(copy.graph.node)
         return copy
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Each node that is not compiled, with its reason.  Raises ``ModelError``."""
+        scope = self.scope(None, fallback=True)
+        values = scope.values.values()
+        held = (value.node if isinstance(value, ObjectValue) else value for value in values)
+        nodes = (node for node in held if isinstance(node, External))
+        elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
+        return tuple(dict.fromkeys([*scope.problems, *elsewhere]))
+
     @cached_property
     def signature(self) -> Signature:
         """The inputs and outputs as the model declares them.  Raises ``ModelError``."""
         return Signature(
-            tuple(map(_parse_port, self.fed)), tuple(map(_parse_port, self.proto.graph.output))
+            tuple(map(parse_port, self.fed)), tuple(map(parse_port, self.proto.graph.output))
         )
 
     def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
@@ -341,10 +370,10 @@ def _decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
         return []
 
 
-def _parse_port(value: onnx.ValueInfoProto) -> Port:
+def parse_port(value: onnx.ValueInfoProto) -> Port:
     """An input or output; an undeclared element type is float."""
     declared = _declared_type(value)
-    if is_opaque(value.type):
+    if is_container(value.type):
         return Port(value.name, DType.OPAQUE, (), declared)
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
     return Port(value.name, supported_dtype(value.name, element), declared_dims(value), declared)
@@ -352,7 +381,7 @@ def _parse_port(value: onnx.ValueInfoProto) -> Port:
 
 def _declared_type(value: onnx.ValueInfoProto) -> str:
     """The type of an end that the element type of the graph does not tell, see ``Port``."""
-    if is_opaque(value.type):
+    if is_container(value.type):
         return type_text(value.type)
     return OTHER_FLOATS.get(value.type.tensor_type.elem_type, "")
 

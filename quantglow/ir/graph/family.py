@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import lru_cache
 from mmap import mmap
 from typing import Any
@@ -33,6 +34,19 @@ from quantglow.support.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
+
+
+class LateResults(StrEnum):
+    """What becomes of results whose shapes are known when their nodes have run.
+
+    ``SYMBOLIC``: they have sizes of their own, and what reads them is a part of the graph.
+    ``OPAQUE``: other runtimes compute with them, up to the next value of a known shape.
+    """
+
+    REFUSED = "refused"
+    SYMBOLIC = "symbolic"
+    OPAQUE = "opaque"
+
 
 Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""
@@ -242,8 +256,8 @@ class Family:
 
     ``make`` builds the graph of a case that ``signature`` allows; ``source`` is the opened model,
     of a class that only the importer knows.  ``deciding`` are the inputs whose values are part of a
-    case; ``make`` may ask for more of them by ``UndecidedError``.  ``notes`` are for the report.
-    Not thread-safe.
+    case; ``make`` may ask for more of them by ``UndecidedError``.  ``notes`` are for the report,
+    ``late_results`` tells what ``make`` does with these.  Not thread-safe.
     """
 
     signature: Signature
@@ -252,6 +266,7 @@ class Family:
     source: object = None
     deciding: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    late_results: LateResults = LateResults.REFUSED
     _graphs: dict[Case, Graph] = field(default_factory=dict)
     _arrays: SharedArrays = field(default_factory=SharedArrays)
 

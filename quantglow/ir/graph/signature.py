@@ -26,7 +26,7 @@ PortDim = int | str | None
 DECLARED = ("float16", "float64", "bfloat16")
 """Float types that inputs and outputs may have besides float32, by NumPy's names."""
 
-_OPAQUE = re.compile(r"(?:seq|optional|map)\([\w(),]{1,200}\)")
+_OPAQUE = re.compile(r"(?:tensor|seq|optional|map)\([\w(),]{1,200}\)")
 
 Shapes = Mapping[str, FixedShape]
 """Input name -> shape."""
@@ -40,6 +40,11 @@ def may_declare(dtype: DType, declared: str) -> bool:
     if dtype is DType.OPAQUE:
         return _OPAQUE.fullmatch(declared) is not None
     return not declared or (declared in DECLARED and dtype.is_float)
+
+
+def is_late(declared: str) -> bool:
+    """Whether an opaque value of a declared type is a tensor, whose shape is known late."""
+    return declared.startswith("tensor(")
 
 
 def is_symbol(dim: PortDim) -> bool:
@@ -65,7 +70,8 @@ class Port:
     def of(name: str, kind: TensorType, declared: Mapping[str, str]) -> Port:
         """The port of a tensor of known shape; ``declared`` has types by name."""
         has_other = kind.dtype is DType.OPAQUE or (kind.dtype.is_float and kind.quant is None)
-        return Port(name, kind.dtype, fixed(kind.shape), declared.get(name, "") * has_other)
+        text = declared.get(name, "") * has_other
+        return Port(name, kind.dtype, None if is_late(text) else fixed(kind.shape), text)
 
     @property
     def is_free(self) -> bool:
@@ -208,7 +214,7 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
     dtype, declared = DType(data["dtype"]), data.get("declared", "")
     if not isinstance(declared, str) or not may_declare(dtype, declared):
         raise ValueError(f"{declared!r:.60} is no type of {dtype}")
-    if dtype is DType.OPAQUE and dims != []:
+    if dtype is DType.OPAQUE and dims != (None if is_late(declared) else []):
         raise ValueError("an opaque value has no dimensions")
     sizes = None if dims is None else tuple(dims)
     return Port(str(data["name"]), dtype, sizes, declared)
@@ -278,11 +284,13 @@ def _entering(port: Port, array: Array) -> Array:
 def leaving(ports: Sequence[Port], arrays: Sequence[Array]) -> list[Array]:
     """Outputs in the declared types: rounded, and infinite if they are too large for the type; of
     opaque ones what they hold."""
-    pairs = zip(ports, arrays, strict=True)
-    return [
-        unbox(array) if port.dtype is DType.OPAQUE else as_declared(port, array)
-        for port, array in pairs
-    ]
+    return [_leaving(port, array) for port, array in zip(ports, arrays, strict=True)]
+
+
+def _leaving(port: Port, array: Array) -> Any:
+    if port.dtype is not DType.OPAQUE:
+        return as_declared(port, array)
+    return array if is_late(port.declared) else unbox(array)
 
 
 def declared_only(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs as a whole, or behind a compiled part."""
+"""Models that onnxruntime runs as a whole."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ort.session import open_session
-from quantglow.runtime.compiled import (
-    DEFAULT_CAPACITY,
-    CompiledModel,
-    Reporter,
-    save_with_code,
-)
+from quantglow.ort.session import Session, open_session
+from quantglow.runtime.compiled import DEFAULT_CAPACITY, Reporter
 from quantglow.runtime.exports.onnx_models import write
-from quantglow.runtime.hybrid.tails import StagedTail, join_model
-from quantglow.runtime.hybrid.tails import Tail as Behind
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS
 from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
-from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.serving.infer_queue import InferQueue
-from quantglow.runtime.shapes.specializations import ModelPrograms
 from quantglow.runtime.states.state import State
-from quantglow.support.arguments import file_path, integer, options_named, strings
+from quantglow.support.arguments import file_path, integer, options_named
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.classes import OfOneProcess, cached_property
 from quantglow.support.errors import OptionError
@@ -40,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FallbackModel(OfOneProcess, HasDrawing):
-    """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
+    """A valid ONNX model that onnxruntime runs: nothing of it can be compiled.
 
     ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
     of free dimensions may differ from call to call.
@@ -56,9 +47,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
 
     @property
     def report(self) -> Report:
-        """Operators that run elsewhere, and the reasons; for a compiled part also
-        ``CompiledModel.report``.
-        """
+        """The reasons why nothing is compiled."""
         return self.reporter()
 
     @property
@@ -72,7 +61,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
         return None
 
     @cached_property
-    def session(self) -> Behind:
+    def session(self) -> Session:
         """The session of onnxruntime, loaded on first use."""
         return open_session(self.model, self.num_threads)
 
@@ -201,115 +190,3 @@ class FallbackModel(OfOneProcess, HasDrawing):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PartlyCompiledModel(FallbackModel):
-    """A model whose first part is compiled, up to values of unknown shapes.
-
-    ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and
-    inputs by their names.  ``staged``: the tail where a part of it is compiled, too.  The graph and
-    the program of the first part are ``head.graph`` and ``head.build``.
-    """
-
-    head: CompiledModel
-    tail: bytes
-    output_names: tuple[str, ...]
-    staged: StagedTail | None = None
-
-    @property
-    def report(self) -> Report:
-        """The report of both parts; its page draws the first one."""
-        report, programs = self.reporter(), self.head.specialisations
-        return report if programs.is_empty else report.showing(self.head.graph)
-
-    @property
-    def answers(self) -> tuple[Answers, ...]:
-        """As ``CompiledModel.answers``, of the compiled parts."""
-        return self.head.answers
-
-    @property
-    def profile(self) -> Profile | None:
-        """As ``CompiledModel.profile``, of the head."""
-        return self.head.profile
-
-    @cached_property
-    def session(self) -> Behind:
-        """The tail."""
-        return self.staged or open_session(self.tail, self.num_threads)
-
-    @property
-    def specialisations(self) -> ModelPrograms:
-        """The programs of the head."""
-        return self.head.specialisations
-
-    def with_num_threads(self, num_threads: int) -> PartlyCompiledModel:
-        """The same model for another number of threads, in all parts."""
-        head = self.head.with_num_threads(num_threads)
-        if num_threads == self.num_threads:
-            return self
-        staged = self.staged and self.staged.on_threads(num_threads)
-        return replace(self, num_threads=num_threads, head=head, staged=staged)
-
-    def results(self, output_names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
-        """Outputs of the head, and of the tail if they are needed."""
-        names = [output.name for output in self.head.get_outputs()]
-        values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
-        deferred = [name for name in output_names if name not in values]
-        if deferred:
-            reads = {name: values[name] for name in self.session.input_names}
-            values.update(zip(deferred, self.session.run(reads, deferred), strict=True))
-        return [values[name] for name in output_names]
-
-    def warm_up(
-        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
-    ) -> None:
-        """Compile the head for input shapes, like ``CompiledModel.warm_up``, and load the tail."""
-        self.head.warm_up(shapes, specialised=specialised)
-        super().warm_up(())
-
-    @options_named
-    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
-        """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
-        of the first part."""
-        tail = SavedTail(self.tail, self.output_names, self.reasons)
-        if self.staged is not None:
-            tail = self.staged.in_file(tail)
-        graph, freedom = self.head.specialisations.contents()
-        save_with_code(
-            file_path("path", path),
-            (graph, self.report.to_json(), freedom, tail),
-            strings(include_code, "include_code"),
-            self.head.specialisations,
-        )
-
-    @options_named
-    def export_onnx(
-        self,
-        path: str | os.PathLike[str],
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        """Write the compiled parts as ``CompiledModel.export_onnx`` does, and operators that
-        onnxruntime runs as the original has them.
-
-        ``input_shapes`` fixes the dimensions of inputs.  Raises ``ModelError``, ``InputError``.
-        """
-        super().export_onnx(path, input_shapes)
-
-    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
-        """The model that ``export_onnx`` writes."""
-        head = self.head.to_onnx(input_shapes)
-        return join_model(head, self.tail, self.staged, self.output_names)
-
-    def __repr__(self) -> str:
-        return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"
-
-    def get_inputs(self) -> list[TensorInfo]:
-        """Name, shape and type of each input, in order."""
-        return self.head.get_inputs()
-
-    def get_outputs(self) -> list[TensorInfo]:
-        """Name, shape and type of each output, in order."""
-        deferred = map(TensorInfo.of_node, self.session.outputs)
-        infos = {info.name: info for info in (*self.head.get_outputs(), *deferred)}
-        return [infos[name] for name in self.output_names]

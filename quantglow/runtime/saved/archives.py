@@ -25,6 +25,7 @@ FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
 BODY_VERSION, TAIL_WEIGHTS_VERSION, LATE_VERSION, LOOPS_VERSION = 10, 11, 12, 13
+OPAQUE_VERSION = 14
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
@@ -88,6 +89,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         newest_version(members),
         LATE_VERSION,
         LOOPS_VERSION,
+        OPAQUE_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != manifest_digest(manifest):
@@ -107,8 +109,13 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         raise ValueError(f"members missing or unknown: {odd[:5]}")
 
 
-def newest_version(members: Collection[str], *, is_late: bool = False) -> int:
-    """The version that is written for such members; ``is_late``: the graph is of one sample."""
+def newest_version(
+    members: Collection[str], *, is_late: bool = False, has_opaque: bool = False
+) -> int:
+    """The version that is written for such members; ``is_late``: the graph is of one sample,
+    ``has_opaque``: it has opaque values."""
+    if has_opaque:
+        return OPAQUE_VERSION
     if body_member(0) in members:
         return LOOPS_VERSION
     if is_late:

@@ -19,7 +19,8 @@ graphs follow (version 4)::
 
     cases/1.txt       the graph for other values; its constants come after those of the first
 
-A model whose shapes are known in its first part only (version 3) also has::
+A model whose shapes are known in its first part only (version 3, written until November 2026) also
+has::
 
     tail.onnx         the rest of it, for onnxruntime
     tail.json         the outputs of both parts, and the reasons why the rest is not compiled
@@ -68,6 +69,9 @@ graph has neither the model of such a loop nor its weights, which the ONNX model
 
     bodies/0.qgm      a file like this one
 
+Version 14 has values in its graph that only other runtimes compute with; free.json tells what
+becomes of results with late shapes (``LateResults``).
+
 There is no pickle.  Files are not trusted: members are not extracted, their
 expansion is limited, and every byte is checked against its hash before it is parsed.
 """
@@ -85,10 +89,11 @@ from typing import Any
 
 import quantglow.ir.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.ir.graph.attributes import ArrayMark
-from quantglow.ir.graph.family import constant_arrays, in_pages, with_arrays
+from quantglow.ir.graph.family import LateResults, constant_arrays, in_pages, with_arrays
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, check_stored
 from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
+from quantglow.ir.types import DType
 from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.archives import (
     BODIES,
@@ -98,8 +103,8 @@ from quantglow.runtime.saved.archives import (
     FORMAT,
     FREE,
     GENERAL,
-    LOOPS_VERSION,
     MANIFEST,
+    OPAQUE_VERSION,
     REPORT,
     REST,
     SOURCE,
@@ -137,16 +142,22 @@ StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
 """The text of a graph, its constants by name, and its scales."""
 
 LATE = "late"
-"""Entry of files of models in which nodes decide sizes."""
+"""Entry of free.json about results whose shapes are known late."""
+
+_LATE_ENTRIES = {
+    LateResults.REFUSED: None,
+    LateResults.SYMBOLIC: True,
+    LateResults.OPAQUE: "opaque",
+}
 
 
 @dataclass(frozen=True)
 class SavedTail:
-    """The ONNX model that runs behind the compiled part.
+    """The ONNX model that runs behind the compiled part, in a file of an earlier release.
 
     ``late``: the values that it computes and that can be compiled behind its first nodes;
     ``suffix``: the file of an int8 model of these; ``body``: that of the body of a loop before
-    them.  ``weights``: places of weights that ``model`` has no data of, see ``tail_weights``.
+    them.  ``weights``: places of weights that ``model`` has no data of.
     ``allowance``: what is left for the members of ``suffix`` and ``body``; None: their sizes say
     it.
     """
@@ -188,19 +199,11 @@ class SavedTail:
         for node in own_constants(self.model, self.weights):
             yield replace(node, name=f"{TAIL}/{node.name}")
 
-    def members(self) -> dict[str, bytes]:
-        """The members that store it."""
-        text = {"output_names": self.output_names, "reasons": self.reasons, "late": self.late}
-        members = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
-        places = json.dumps(self.weights).encode() if self.weights else b""
-        files = {REST: self.suffix, BODY: self.body, TAIL_WEIGHTS: places}
-        return {**members, **{name: data for name, data in files.items() if data}}
-
     @staticmethod
     def of(
         model: bytes, text: bytes, suffix: bytes = b"", body: bytes = b"", places: bytes = b""
     ) -> SavedTail:
-        """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
+        """The tail from the contents of its members.  Raises one of ``DAMAGED_CONTENT``."""
         facts = json.loads(text)
         names, reasons = (tuple(map(str, facts[key])) for key in ("output_names", "reasons"))
         late, weights = tuple(map(str, facts.get("late", ()))), json.loads(places or b"{}")
@@ -242,9 +245,20 @@ class SavedModel:
         }
 
     @property
+    def late_results(self) -> LateResults:
+        """What becomes of late results when it is imported.  Raises ``FileFormatError``."""
+        entry = (self.free or {}).get(LATE)
+        for late_results, known in _LATE_ENTRIES.items():
+            if entry is known or (entry == known and isinstance(entry, str)):
+                return late_results
+        raise FileFormatError(
+            f"{entry!r:.60} says nothing of late results. Remedy: save the model again."
+        )
+
+    @property
     def is_late(self) -> bool:
         """Whether nodes of the model decide sizes: its graph is that of one sample, no program."""
-        return bool((self.free or {}).get(LATE))
+        return self.late_results is LateResults.SYMBOLIC
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
@@ -280,19 +294,24 @@ class Freedom:
     bodies: Mapping[str, Data] = field(default_factory=dict)
 
 
+def late_entry(late_results: LateResults) -> dict[str, Any]:
+    """The entry of free.json for what becomes of late results."""
+    entry = _LATE_ENTRIES[late_results]
+    return {} if entry is None else {LATE: entry}
+
+
 def save(
     path: str | os.PathLike[str],
     graph: Graph,
     report: Mapping[str, Any],
     freedom: Freedom | None = None,
-    tail: SavedTail | None = None,
     code: IncludedCode | None = None,
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all.
 
     The file is read back first.  Raises ``FileFormatError``.
     """
-    manifest, members = contents(graph, report, freedom, tail, code)
+    manifest, members = contents(graph, report, freedom, code)
     text = json.dumps(manifest, indent=1).encode()
     with writing(path) as temporary:
         write_members(temporary, {MANIFEST: text, **members})
@@ -303,7 +322,6 @@ def contents(
     graph: Graph,
     report: Mapping[str, Any],
     freedom: Freedom | None,
-    tail: SavedTail | None,
     code: IncludedCode | None,
 ) -> tuple[dict[str, Any], dict[str, Content]]:
     """The manifest of a file and its other members."""
@@ -322,14 +340,13 @@ def contents(
         free = {**freedom.free, GENERAL: [each.to_json() for each in general]}
         members |= {FREE: json.dumps(free).encode(), SOURCE: freedom.source}
         members |= {body_member(i): data for i, data in enumerate(freedom.bodies.values())}
-    if tail is not None:
-        members |= tail.members()
     if code is not None:
         members |= code.members()
-    is_late = freedom is not None and bool(freedom.free.get(LATE))
+    is_late = freedom is not None and freedom.free.get(LATE) is True
+    has_opaque = any(node.type.dtype is DType.OPAQUE for node in graph.nodes)
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": newest_version(members, is_late=is_late),
+        "version": newest_version(members, is_late=is_late, has_opaque=has_opaque),
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(arrays) for arrays in constants[1 : len(graphs)]],
@@ -359,9 +376,7 @@ def _check_written(
                 raise ValueError("the manifest is another one")
         for each in saved.general:
             each.at(each.hints)
-        if saved.tail is not None:
-            saved.tail.constants  # noqa: B018 - reads all files in it
-        saved.loops  # noqa: B018 - the same
+        saved.loops  # noqa: B018 - reads all files in it
         if freedom is not None:
             freedom.check(saved)
     except (*DAMAGED_CONTENT, QuantglowError) as error:
@@ -391,7 +406,7 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{LOOPS_VERSION}), or it is truncated or altered: {error}. "
+            f"{OPAQUE_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 

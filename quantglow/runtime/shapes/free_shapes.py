@@ -33,7 +33,7 @@ from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.saving import Freedom
 from quantglow.runtime.shapes.background import Meanwhile
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
-from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms, OrParts
+from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms, OrOther
 from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
 from quantglow.runtime.shapes.specializations import (
     AtCase,
@@ -98,8 +98,8 @@ class FreeShapes(Concise):
     whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
     ``identity`` stands for all of a model's contents in the names of stored programs; it is empty
     for one that comes from no file.  ``is_late``: nodes decide sizes.  These may agree in a run
-    only: then there is no graph, and the fallback runs the model in parts.  ``inner`` gives the
-    programs of models inside of this one.
+    only: then there is no graph, and the fallback runs the model.  ``inner`` gives the programs of
+    models inside of this one.
     """
 
     signature: Signature
@@ -221,7 +221,8 @@ class FreeShapes(Concise):
         case = opened.case if first is None else served_case(first)
         if first is not None and not first.build.is_part:  # its graph is that of the whole model
             opened = Opened(first.graph, case, tuple(self.generals.graphs))
-        programs = replace(self, compiler=compiler, opened=opened)
+        fallback = self.fallback and self.fallback.with_compiler(compiler)
+        programs = replace(self, compiler=compiler, opened=opened, fallback=fallback)
         if case is not None:
             programs.prepare(case)
         return programs
@@ -372,11 +373,11 @@ class FreeShapes(Concise):
         """The program of a case in whose graph nodes decide sizes."""
         program, compiler = executable.program, self.compiler
         facts = program.plannings, compiler.name, compiler.num_threads
-        runs: LateExecutable | OrParts = executable
+        runs: LateExecutable | OrOther = executable
         if self.fallback is not None:
             refusals = None if program.is_int8 else Counter[Hashable]()
-            parts = partial(self.fallback.in_parts, case)
-            runs = OrParts(executable, parts, refusals=refusals)
+            other = partial(self.fallback.executable, case)
+            runs = OrOther(executable, other, refusals=refusals)
         build = Build(runs, *facts, segments=program.segments, is_part=True)
         return AtCase(self.signature, self.shared_graph_at, build, case)
 
@@ -445,7 +446,7 @@ class FreeShapes(Concise):
 
 def is_late(executable: Executable) -> bool:
     """Whether sizes of a program are known when a part of it has run."""
-    return isinstance(executable, LateExecutable | OrParts)
+    return isinstance(executable, LateExecutable | OrOther)
 
 
 def _is_shared(served: Served) -> bool:

@@ -140,9 +140,9 @@ class LateExecutable(Concise):
 
 
 @dataclass(eq=False, repr=False)
-class OrParts(Concise):
-    """A program of a graph to the end of the model; ``make_parts`` makes the model in parts, which
-    runs feeds that lead to sizes for which there is no program.
+class OrOther(Concise):
+    """A program of a graph in which results have late sizes; ``make_other`` makes another way to
+    run the model, which takes feeds that lead to sizes for which there is no program.
 
     ``refusals``: the number of such feeds so far, by kinds of cases.  After some of one ``kind``
     the program is not tried any more.  None: each run tries it, as results that are the same bits
@@ -150,7 +150,7 @@ class OrParts(Concise):
     """
 
     program: Executable
-    make_parts: Callable[[], Executable]
+    make_other: Callable[[], Executable]
     kind: Hashable = ()
     refusals: Counter[Hashable] | None = None
 
@@ -164,8 +164,8 @@ class OrParts(Concise):
                 raise
             except (BackendError, ModelError, TypeRuleError) as error:
                 refusals[self.kind] += 1
-                debug.log(1, f"the model runs in parts: {error}")
-        return self._parts.run(feeds)
+                debug.log(1, f"the model runs another way: {error}")
+        return self._other.run(feeds)
 
     def _run_program(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs by the program; an observer sees only runs that come to their end."""
@@ -174,8 +174,8 @@ class OrParts(Concise):
         return results if observer() is None else self.program.run(feeds)
 
     @cached_property
-    def _parts(self) -> Executable:
-        return self.make_parts()
+    def _other(self) -> Executable:
+        return self.make_other()
 
 
 @dataclass(eq=False, repr=False)

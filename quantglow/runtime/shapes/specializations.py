@@ -77,12 +77,6 @@ def served_meanwhile(calls: Answers) -> ServedShapes:
     )
 
 
-def with_elsewhere(program: ServedShapes, suffix: Iterable[FallbackNode]) -> ServedShapes:
-    """The entry of a program behind which other operators run."""
-    texts = filter(None, (program.elsewhere, _elsewhere_text(suffix)))
-    return replace(program, elsewhere=", ".join(texts))
-
-
 def _elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
     """``2 Gather in onnxruntime``."""
     counts = Counter((node.op, node.backend) for node in nodes)
@@ -315,14 +309,14 @@ def served_case(served: Served) -> Case:
 
 
 class Fallback(Protocol):
-    """Programs that need not be compiled, or not to their end.  All methods are thread-safe."""
+    """Other ways to run a model than the programs of its graph.  All methods are thread-safe."""
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
 
-    def in_parts(self, case: Case) -> Executable:
-        """The model in parts at a case whose program does not serve all feeds: other ones do not
-        become settled by it."""
+    def executable(self, case: Case) -> Executable:
+        """Another way at a case whose program does not serve all feeds: other ones do not become
+        settled by it."""
 
     def settled_program(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
@@ -331,8 +325,11 @@ class Fallback(Protocol):
         """The whole model in onnxruntime, for a case whose program is not ready.  Raises
         ``FallbackError``."""
 
+    def with_compiler(self, compiler: Compiler) -> Fallback:
+        """The same for another compiler."""
+
     def served(self) -> tuple[ServedShapes, ...]:
-        """Entries of the programs of its parts."""
+        """Entries of its programs."""
 
     def cases_with_results(self) -> list[Case]:
         """The cases of its programs, with the sizes that results had."""
@@ -349,20 +346,25 @@ class FallbackOnUse:
     at hand.
     """
 
-    make: Callable[[], Fallback]
+    make: Callable[[Compiler], Fallback]
+    compiler: Compiler
     exact: Callable[[Case], Served] | None = None
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
         return self._fallback(case, reasons)
 
-    def in_parts(self, case: Case) -> Executable:
-        """The model in parts at a case whose program does not serve all feeds."""
-        return self._fallback.in_parts(case)
+    def executable(self, case: Case) -> Executable:
+        """Another way at a case whose program does not serve all feeds."""
+        return self._fallback.executable(case)
+
+    def with_compiler(self, compiler: Compiler) -> FallbackOnUse:
+        """The same for another compiler."""
+        return replace(self, compiler=compiler)
 
     @cached_property
     def _fallback(self) -> Fallback:
-        return self.make()
+        return self.make(self.compiler)
 
     @property
     def _begun(self) -> Fallback | None:
@@ -378,7 +380,7 @@ class FallbackOnUse:
         return None if self._begun is None else self._begun.settled_program(case)
 
     def served(self) -> tuple[ServedShapes, ...]:
-        """Entries of the programs of its parts."""
+        """Entries of its programs."""
         return () if self._begun is None else self._begun.served()
 
     def cases_with_results(self) -> list[Case]:

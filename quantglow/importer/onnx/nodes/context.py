@@ -35,7 +35,7 @@ from quantglow.importer.onnx.nodes.values import (
     value_onnx_type,
     value_shape,
 )
-from quantglow.ir.graph.family import MOST_DECIDING
+from quantglow.ir.graph.family import MOST_DECIDING, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.origins import Origin, Origins
@@ -74,18 +74,18 @@ def _operator_key(proto: onnx.NodeProto) -> str:
 class ImportScope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
 
-    ``fallback``: nodes without an importer become External nodes, where ``declared``, the types
-    that the model states, or inference give them concrete types; ``cuts``: but not loops whose
-    bodies may be models of their own.  ``placeholders`` are nodes that stand for values nobody
-    made, ``missed`` those whose values an importer had to know.
+    ``fallback``: nodes without an importer become External nodes, of the types that inference or
+    the model (``declared``) gives them.  ``late_results``: what becomes of types without a shape,
+    and of loops whose bodies may be models of their own.  ``placeholders`` are nodes that stand for
+    values nobody made, ``missed`` those whose values an importer had to know.
     ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
     ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
     ``loops``: how many loops are around the nodes that are imported.  ``current``: the node of the
     model that is imported; ``in_definition``: by other nodes, which the model does not have.
     ``origins``: the node for which a name was claimed.  ``guards``: those of free sizes.
-    ``late``: shapes of results that their nodes decide, for which the graph is made; None: such
-    nodes are refused.  ``objects``: sequences and optionals that something reads as they are.
+    ``late``: shapes of results that their nodes decide, for which the graph is made.  ``objects``:
+    sequences and optionals that something reads as they are.
     """
 
     opsets: dict[str, int]
@@ -93,7 +93,7 @@ class ImportScope:
     reserved: frozenset[str]
     used: frozenset[str]
     fallback: bool = False
-    cuts: bool = False
+    late_results: LateResults = LateResults.REFUSED
     has_free_inputs: bool = False
     unrolls: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
@@ -110,8 +110,13 @@ class ImportScope:
     in_definition: bool = False
     origins: dict[str, Origins] = field(default_factory=dict)
     guards: Guards | None = None
-    late: Shapes | None = None
+    late: Shapes = field(default_factory=dict)
     objects: dict[ItemsValue, ObjectValue] = field(default_factory=dict)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the sizes of results that their nodes decide are symbols."""
+        return self.late_results is LateResults.SYMBOLIC
 
     @property
     def opset(self) -> int:
@@ -131,7 +136,7 @@ class ImportScope:
 
     def late_size(self, name: str, axis: int) -> Dim:
         """A size of a result that its node decides: a symbol, but for 0 and 1."""
-        hint = (self.late or {}).get(name, ())[axis : axis + 1] or (USUAL,)
+        hint = self.late.get(name, ())[axis : axis + 1] or (USUAL,)
         if hint[0] < SMALLEST:
             return hint[0]
         if self.guards is None:
@@ -200,6 +205,8 @@ class ImportScope:
         if dtype is None:
             kind = element_in_words(value)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
+        if isinstance(value, ObjectValue):
+            raise Unsupported(f"the shape of {name!r} is known when the model runs")
         if isinstance(value, IntegerValue):
             return self.share(value, "integers", lambda: _integer_values(name, value, dtype, self))
         if isinstance(value, KnownSizes):
@@ -366,7 +373,8 @@ class Call:
         value = self.value(position)
         shape = value_shape(value)
         if shape is None and isinstance(value, ObjectValue | ItemsValue):
-            raise Unsupported(f"{self.value_name(position)!r} is {value.kind}, which has no shape")
+            name = self.value_name(position)
+            raise Unsupported(f"{name!r} is {value.kind}, which has no shape before the model runs")
         if shape is None:
             raise AlreadyReported
         return shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -196,13 +197,21 @@ class Foreign:
 
 @dataclass(frozen=True, eq=False)
 class ObjectValue:
-    """A run-time value that only other runtimes compute with: strings, a sequence, an optional or a
-    map.  ``declared`` is its ONNX type, without the sizes that are free; ``inner``: those of the
-    tensors in it, free ones too, None for open ones."""
+    """A run-time value that only other runtimes compute with: strings, a sequence, an optional, a
+    map, or a tensor whose rank or element type no graph holds.
+
+    ``declared`` is its ONNX type, without the sizes that are free; ``inner``: those of the tensors
+    in a sequence or optional, free ones too, None for open ones.
+    """
 
     node: Node
     declared: onnx.TypeProto
     inner: tuple[Dim | None, ...] = ()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is a tensor whose shape is known when it is there."""
+        return self.shape is None and not is_container(self.declared)
 
     @property
     def sizes(self) -> Iterator[Dim]:
@@ -247,7 +256,7 @@ class ItemsValue:
 Value = Node | KnownValue | Foreign | IntegerValue | ObjectValue | ItemsValue
 
 
-def is_opaque(declared: onnx.TypeProto) -> bool:
+def is_container(declared: onnx.TypeProto) -> bool:
     """Whether an ONNX type is one of sequences, optionals or maps."""
     return declared.WhichOneof("value") not in (None, "tensor_type")
 
@@ -291,6 +300,28 @@ def type_text(declared: onnx.TypeProto) -> str:
             key = type_in_words(declared.map_type.key_type)
             return f"map({key},{type_text(declared.map_type.value_type)})"
     return "no type that quantglow knows"
+
+
+_TYPE_TEXT = re.compile(r"(tensor|seq|optional)\((.+)\)")
+
+
+def type_of_text(text: str) -> onnx.TypeProto | None:
+    """The type without shapes that onnxruntime writes so; None for maps, and for unknown types."""
+    match = _TYPE_TEXT.fullmatch(text)
+    if match is None:
+        return None
+    kind, inner = match.groups()
+    if kind == "tensor":
+        element = getattr(onnx.TensorProto, inner.upper(), None)
+        if element is None:
+            return None
+        return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=element))
+    item = type_of_text(inner)
+    if item is None:
+        return None
+    if kind == "seq":
+        return onnx.TypeProto(sequence_type=onnx.TypeProto.Sequence(elem_type=item))
+    return onnx.TypeProto(optional_type=onnx.TypeProto.Optional(elem_type=item))
 
 
 def element_in_words(value: Value) -> str:

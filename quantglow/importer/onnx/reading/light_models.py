@@ -26,7 +26,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from quantglow.importer.onnx.nodes.values import tensor_array
-from quantglow.importer.onnx.reading.proto import all_tensors, decode, opset_versions
+from quantglow.importer.onnx.reading.proto import decode, opset_versions
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 from quantglow.support.pages import (
@@ -83,11 +83,6 @@ def tensor_nbytes(tensor: onnx.TensorProto) -> int:
     except (KeyError, TypeError):
         return 0
     return prod(tensor.dims) * kind.itemsize if kind.kind in "fiu" else 0
-
-
-def weights_nbytes(proto: onnx.ModelProto) -> int:
-    """Bytes of the elements of all tensors of a model."""
-    return sum(map(tensor_nbytes, all_tensors(proto)))
 
 
 def _raw_array(tensor: onnx.TensorProto) -> Array:

@@ -4,8 +4,9 @@ Such a node becomes a model of its own.  Its operands are what it reads and what
 subgraphs capture; small known operands and those of types that the graph does not have are stored
 in the model.  ONNX's inference types the results; only concrete types enter the graph.
 
-Strings, sequences, optionals and maps go from one such node to the next.  The graph has no more of
-the type of a sequence than that it is opaque: the models of the nodes have it all.
+Strings, sequences, optionals and maps go from one such node to the next, and where late results are
+opaque, so do tensors without a shape that is known before the run.  The graph has no more of their
+type than that it is opaque: the models of the nodes have it all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import numpy as np
 import onnx
@@ -36,7 +38,8 @@ from quantglow.importer.onnx.nodes.values import (
     graph_dtype,
     held_dtype,
     inner_tensor,
-    is_opaque,
+    is_container,
+    type_of_text,
     type_text,
     value_onnx_type,
     value_shape,
@@ -54,13 +57,18 @@ from quantglow.importer.onnx.resolvers.result_types import (
     free_types,
     ml_types,
 )
+from quantglow.ir.graph.family import LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.external import NO_MODEL, External
+from quantglow.ir.ops.quantization import Dequantize
 from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FileFormatError, ModelError
+
+OUTPUT_TYPES = "quantglow.ort.session:output_types"
+"""Name of the function that tells the types of a model's outputs, see ``external.RUNTIME``."""
 
 STORED_NBYTES = 1024
 """Known operands up to this size are part of the node: axes, shapes, scalars."""
@@ -77,12 +85,17 @@ def left_to_fallback(
     inferred = result_types(single.proto, scope)
     types = ml_types(proto, _operand_types(proto, scope)) | _complete_types(inferred, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
+    declared = {name: _declared_type(inferred.get(name)) for name in types}
+    if scope.late_results is not LateResults.REFUSED:
+        late = _late_types(single.proto, [n for n in outputs if n not in types], scope)
+        types |= dict.fromkeys(late, TensorType(DType.OPAQUE, ()))
+        declared |= late
     if not outputs or not all(name in types for name in outputs):
         return None
-    infos = [value_info(name, types[name], _declared_type(inferred.get(name))) for name in outputs]
+    infos = [value_info(name, types[name], declared.get(name)) for name in outputs]
     single.proto.graph.output.extend(infos)
     try:
-        onnx.checker.check_model(single.proto)
+        _check_node(single.proto)
     except onnx.checker.ValidationError:
         return None
     model = single.proto.SerializeToString(deterministic=True)
@@ -102,9 +115,20 @@ def left_to_fallback(
             op_type=qualify(proto),
             reason=reason,
         )
-        inner = inferred[name].dims if types[name].dtype is DType.OPAQUE else ()
+        inner = inferred[name].dims if is_container(info.type) else ()
         values[name] = ObjectValue(node, info.type, inner) if is_object else node
     return values
+
+
+def _check_node(proto: onnx.ModelProto) -> None:
+    """Raise ``ValidationError`` for a model of one node that is not valid.  ONNX wants a shape for
+    each end, which late values do not have."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for info in (*copy.graph.input, *copy.graph.output):
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
+    onnx.checker.check_model(copy)
 
 
 def _declares_other_floats(proto: onnx.NodeProto) -> bool:
@@ -161,7 +185,8 @@ def _single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | No
 
 
 def _resolve_node(name: str, scope: ImportScope) -> Node | None:
-    """The node of a value as ONNX has it, None where the graph has only codes of it."""
+    """The node of a value as ONNX has it, behind a Dequantize where the graph has codes of it; None
+    for one that nobody made."""
     value = scope.values[name]
     if (held := object_value(value, scope)) is not None:
         return held.node
@@ -169,8 +194,13 @@ def _resolve_node(name: str, scope: ImportScope) -> Node | None:
         node = scope.tensor(name)
     except (Unsupported, AlreadyReported):
         return None
-    is_real = isinstance(value, Node) and node.type.quant is not None
-    return None if is_real else node
+    if not isinstance(value, Node) or node.type.quant is None:
+        return node
+
+    def reals() -> Node:
+        return Dequantize(name=scope.claim(f"{name}:reals", derived=True), x=node)
+
+    return scope.share(node, "reals", reals)
 
 
 def object_value(value: Value, scope: ImportScope) -> ObjectValue | None:
@@ -252,24 +282,70 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
             continue
         # A result of another name in the graph could not be found again by its name.
         is_new = name in scope.used and name not in scope.claimed
-        if None not in kind.dims or (scope.late is not None and is_new):
+        if None not in kind.dims or (scope.is_late and is_new):
             dims = enumerate(kind.dims)
             shape = tuple(scope.late_size(name, axis) if n is None else n for axis, n in dims)
             complete[name] = TensorType(kind.dtype, shape)
     return complete
 
 
-def _inferred_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
-    """Types of the node's outputs: inferred, else as the model declares them."""
+def _late_types(
+    proto: onnx.ModelProto, names: Sequence[str], scope: ImportScope
+) -> dict[str, onnx.TypeProto]:
+    """Types of outputs of a model of one node without the shapes: inferred, as the model declares
+    them, or as onnxruntime knows them."""
+    inferred = _infer(proto, scope) if names else {}
+    stated = ((name, inferred.get(name) or _model_type(name, scope)) for name in names)
+    types = {name: _without_shape(kind) for name, kind in stated if kind and _has_element(kind)}
+    if all(name in types for name in names):
+        return types
+    texts = resolve_name(OUTPUT_TYPES)(_with_open_outputs(proto).SerializeToString())
+    known = ((name, type_of_text(texts[name])) for name in names if name in texts)
+    return {name: kind for name, kind in known if kind is not None} | types
+
+
+def _model_type(name: str, scope: ImportScope) -> onnx.TypeProto | None:
+    """The type that the model declares for a value."""
+    return scope.declared[name].type if name in scope.declared else None
+
+
+def _has_element(kind: onnx.TypeProto) -> bool:
+    """Whether a type is a container, or a tensor of a stated element type."""
+    return is_container(kind) or kind.tensor_type.elem_type != onnx.TensorProto.UNDEFINED
+
+
+def _without_shape(kind: onnx.TypeProto) -> onnx.TypeProto:
+    """The type of a tensor of any shape; containers as they are."""
+    if is_container(kind):
+        return kind
+    element = kind.tensor_type.elem_type
+    return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=element))
+
+
+def _with_open_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model of one node with all outputs of that, without types."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     outputs = [name for name in proto.graph.node[0].output if name]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return probe
+
+
+def _infer(proto: onnx.ModelProto, scope: ImportScope) -> dict[str, onnx.TypeProto]:
+    """The types that ONNX infers for the node's outputs."""
+    probe = _with_open_outputs(proto)
     inferred: dict[str, onnx.TypeProto] = {}
     with suppress(*INFERENCE_FAILURES, *FAILURES):
         probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
         inferred |= {info.name: info.type for info in infer(probe).graph.output}
         inferred |= looping_types(proto)
+    return inferred
+
+
+def _inferred_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
+    """Types of the node's outputs: inferred, else as the model declares them."""
+    inferred = _infer(proto, scope)
+    outputs = [name for name in proto.graph.node[0].output if name]
     declared = {name: info.type for name, info in scope.declared.items()}
     types = {name: _result_type(inferred.get(name), declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
@@ -282,7 +358,7 @@ def _result_type(*kinds: onnx.TypeProto | None) -> ResultType | None:
     for each in kinds:
         if each is None or not each.WhichOneof("value"):
             continue
-        if is_opaque(each):
+        if is_container(each):
             inner = inner_tensor(each)
             return ResultType(DType.OPAQUE, _sizes_in(inner) if inner else (), each)
         tensor = each.tensor_type
@@ -348,7 +424,7 @@ def opaque_types(nodes: Iterable[Node]) -> dict[Node, onnx.TypeProto]:
             graph = onnx.ModelProto.FromString(node.model).graph
             types[node] = graph.output[node.output].type
             types |= {arg: info.type for arg, info in zip(node.args, graph.input, strict=True)}
-    return {node: declared for node, declared in types.items() if is_opaque(declared)}
+    return {node: kind for node, kind in types.items() if node.type.dtype is DType.OPAQUE}
 
 
 def _add_part(
@@ -418,7 +494,7 @@ def check_external(node: External) -> None:
         proto = decode(node.model, node.name)
         if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
             raise ValueError("it reads other files")
-        onnx.checker.check_model(proto)
+        _check_node(proto)
         stated = proto.graph.output[node.output]
         types = [_stated_type(arg) for arg in node.args]
     except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
@@ -449,7 +525,7 @@ def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
     Free sizes are open.  An open size may also be a plain one, which the run of the node tells.
     """
     if kind.dtype is DType.OPAQUE:
-        return is_opaque(info.type)
+        return info.type.WhichOneof("value") is not None and _has_element(info.type)
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
     has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype

@@ -23,7 +23,6 @@ from quantglow.importer.onnx.domains import ML
 from quantglow.importer.onnx.nodes.values import (
     KnownSizes,
     ObjectValue,
-    is_opaque,
     with_inner_sizes,
 )
 from quantglow.ir.symbolic.expression import Expression, number
@@ -171,7 +170,7 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
         if isinstance(value, KnownSizes):
             array = _integers(value.array, sizes)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
-        elif is_opaque(info.type):
+        elif isinstance(value, ObjectValue) and value.shape is None:
             inner = [None if n is None else _integer(n, sizes) for n in value.inner]
             declared = with_inner_sizes(info.type, inner)
             model.graph.input.append(onnx.ValueInfoProto(name=info.name, type=declared))

@@ -133,20 +133,6 @@ def stored_model(
     return serialize(model.proto, model.weights), places
 
 
-def stored_tail(
-    data: bytes, constants: Sequence[Constant], rounded: Container[str]
-) -> tuple[bytes, Places]:
-    """The bytes of a model as a file has it beside these constants; of its weights only those
-    ``rounded`` may differ.
-    """
-    proto, weights = light_decoded(data, "the tail")
-    exact = [name for name in _large_tensors(proto) if name not in rounded]
-    model, places = stored_model(
-        LightModel(proto, dict(weights)), constants, lambda source: True, exact
-    )
-    return bytes(together(model)), places
-
-
 def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant]:
     """The large float tensors whose elements a model in a file has, all or as codes, under their
     names.  Raises as ``restore`` does.
@@ -232,11 +218,6 @@ def _large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Float tensors that are large enough to be worth a look."""
     tensors = _tensors_by_name(proto, FLOATS).items()
     return {n: t for n, t in tensors if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
-
-
-def names_of_weights(proto: onnx.ModelProto) -> set[str]:
-    """Names of the float tensors that places may be given for."""
-    return {*_large_tensors(proto)}
 
 
 def _large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
