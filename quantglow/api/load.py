@@ -233,7 +233,7 @@ def _reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         if saved.graph.outputs and not is_model and saved.is_late:
             raise ValueError("its graph has other outputs than the model")
         kinds = [node.type for _, node in saved.graph.outputs]
-        if is_model and not are_outputs(signature.outputs, kinds):
+        if is_model and not are_outputs(signature.outputs, kinds, saved.graph.declared):
             raise ValueError("its graph has outputs of other types than it declares")
         general = tuple(graph.of_model(signature) for graph in saved.general)
         for graph in general:

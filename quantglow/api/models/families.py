@@ -184,8 +184,8 @@ def _family(
     signature = source.fixed_signature(input_shapes) if is_fixed else source.signature
     kind = LateFamily if late_results is LateResults.SYMBOLIC else Family
     family = kind(signature, source.source_hash, make, source, (), source.conversions, late_results)
-    if is_fixed and kind is Family and (graph := family.default) is not None:
-        return replace(Family.of(graph), notes=family.notes, late_results=late_results)
+    if is_fixed and late_results is LateResults.REFUSED and (graph := family.default) is not None:
+        return replace(Family.of(graph), notes=family.notes)
     return family
 
 

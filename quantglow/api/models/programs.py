@@ -8,7 +8,7 @@ from dataclasses import replace
 from quantglow.api.models.families import Built, graph_case, open_family
 from quantglow.importer.onnx import ExternalLoop, LateLoop, Source
 from quantglow.importer.onnx.nodes.values import graph_dtype
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ort.session import Session, open_session
@@ -42,7 +42,8 @@ def build_programs(
     """
     if graph is not None and not built.is_late:
         first = Specialisation(graph, compiler.compile(graph), case)
-        if built.family.is_single:
+        # The model declares more of late results than the graph tells.
+        if built.family.is_single and built.family.late_results is LateResults.REFUSED:
             return OneShape(first, compiler)
     programs = free_programs(built, compiler, fallback)
     if graph is not None and built.is_late:

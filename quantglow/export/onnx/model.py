@@ -25,11 +25,12 @@ from quantglow.export.onnx.writer import (
     identity,
     output_value,
 )
-from quantglow.importer.onnx.nodes.values import OTHER_FLOATS
+from quantglow.importer.onnx.nodes.values import OTHER_FLOATS, is_container
+from quantglow.importer.onnx.reading.proto import check_open
 from quantglow.importer.onnx.resolvers.external import opaque_types, rename
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.graph.signature import Signature, is_symbol
+from quantglow.ir.graph.signature import PortDim, Signature, is_symbol
 from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError
@@ -69,7 +70,7 @@ def export_onnx(
         _name_dimensions(proto, signature)
     name_left_out_results(proto)
     copy_shared_results(proto)
-    onnx.checker.check_model(proto)
+    check_open(proto)
     if path is not None:
         with writing(path) as temporary:
             temporary.write_bytes(proto.SerializeToString())
@@ -166,10 +167,20 @@ def _name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
     """Name the free dimensions of inputs and outputs as the signature does."""
     ends = zip((*model.graph.input, *model.graph.output), signature.ports, strict=True)
     for info, port in ends:
+        kind = info.type.tensor_type
+        if port.dims is not None and not is_container(info.type) and not kind.HasField("shape"):
+            kind.shape.dim.extend(_declared_dim(dim) for dim in port.dims)
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             symbol = port.dims[axis] if port.dims and axis < len(port.dims) else None
             if not dim.HasField("dim_value") and is_symbol(symbol):
                 dim.dim_param = str(symbol)
+
+
+def _declared_dim(dim: PortDim) -> onnx.TensorShapeProto.Dimension:
+    """A dimension of a late result as the model declares it."""
+    if isinstance(dim, int):
+        return onnx.TensorShapeProto.Dimension(dim_value=dim)
+    return onnx.TensorShapeProto.Dimension(dim_param=dim if is_symbol(dim) else None)
 
 
 def _dimension_symbol(size: Size) -> str | None:
@@ -186,7 +197,7 @@ def _declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
     for position, ends in enumerate((graph.input, graph.output)):
         for end in ends:
             kind = end.type.tensor_type
-            if end.name not in declared or kind.elem_type != FLOAT:
+            if declared.get(end.name) not in CODES or kind.elem_type != FLOAT:
                 continue
             names[end.name] = inner = fresh_name(f"{end.name}:float32", used)
             used.add(inner)

@@ -26,6 +26,18 @@ PortDim = int | str | None
 DECLARED = ("float16", "float64", "bfloat16")
 """Float types that inputs and outputs may have besides float32, by NumPy's names."""
 
+_ONNX_TYPES = {
+    DType.F32: "tensor(float)",
+    DType.I8: "tensor(int8)",
+    DType.U8: "tensor(uint8)",
+    DType.I16: "tensor(int16)",
+    DType.I32: "tensor(int32)",
+    DType.I64: "tensor(int64)",
+    DType.BOOL: "tensor(bool)",
+    DType.STRING: "tensor(string)",
+}
+_DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
+
 _OPAQUE = re.compile(r"(?:tensor|seq|optional|map)\([\w(),]{1,200}\)")
 
 Shapes = Mapping[str, FixedShape]
@@ -72,6 +84,12 @@ class Port:
         has_other = kind.dtype is DType.OPAQUE or (kind.dtype.is_float and kind.quant is None)
         text = declared.get(name, "") * has_other
         return Port(name, kind.dtype, None if is_late(text) else fixed(kind.shape), text)
+
+    @property
+    def onnx_type(self) -> str:
+        """The type in onnxruntime's words, ``tensor(float)``."""
+        kind = _ONNX_TYPES.get(self.dtype, self.declared)
+        return _DECLARED_TYPES.get(self.declared, kind)
 
     @property
     def is_free(self) -> bool:
@@ -192,10 +210,19 @@ class Signature:
                     )
 
 
-def are_outputs(ports: Sequence[Port], kinds: Iterable[TensorType]) -> bool:
-    """Whether values have the element types of ports.  Models may declare other ranks and sizes of
-    outputs than they compute, which onnxruntime takes, too."""
-    return all(port.dtype is kind.dtype for port, kind in zip(ports, kinds, strict=True))
+def are_outputs(
+    ports: Sequence[Port], kinds: Iterable[TensorType], declared: Mapping[str, str]
+) -> bool:
+    """Whether outputs of a graph, which has ``declared`` types by name, have the element types of
+    ports.  Models may declare other ranks and sizes of outputs than they compute, which onnxruntime
+    takes, too."""
+
+    def fits(port: Port, kind: TensorType) -> bool:
+        text = declared.get(port.name, "")
+        has_late_shape = kind.dtype is DType.OPAQUE and is_late(text)
+        return text == port.onnx_type if has_late_shape else port.dtype is kind.dtype
+
+    return all(map(fits, ports, kinds))
 
 
 def dims_text(dims: tuple[PortDim, ...] | None) -> str:

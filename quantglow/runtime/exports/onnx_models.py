@@ -188,7 +188,7 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
         ) from error
     if graph.has_free_sizes and isinstance(programs, FreeShapes):
         return _late_model(programs, shapes)
-    return bytes(export_onnx(graph).SerializeToString())
+    return bytes(export_onnx(graph, signature=programs.signature).SerializeToString())
 
 
 def _late_model(programs: FreeShapes, shapes: Shapes | None) -> bytes:

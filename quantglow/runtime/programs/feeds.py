@@ -8,23 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.signature import DECLARED, Port, PortDim, numpy_type
-from quantglow.ir.types import DType
+from quantglow.ir.graph.signature import Port, PortDim, numpy_type
 from quantglow.support.arguments import strings
 from quantglow.support.arrays import Array, array_of_tensor, is_torch_tensor
 from quantglow.support.errors import InputError
-
-_ONNXRUNTIME_TYPES = {
-    DType.F32: "tensor(float)",
-    DType.I8: "tensor(int8)",
-    DType.U8: "tensor(uint8)",
-    DType.I16: "tensor(int16)",
-    DType.I32: "tensor(int32)",
-    DType.I64: "tensor(int64)",
-    DType.BOOL: "tensor(bool)",
-    DType.STRING: "tensor(string)",
-}
-_DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
 
 FITTING = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
 """Kinds of the types that Python's numbers may become, by the kind that NumPy gives them."""
@@ -66,9 +53,8 @@ class TensorInfo:
 
     @staticmethod
     def of(port: Port) -> TensorInfo:
-        kind = _ONNXRUNTIME_TYPES.get(port.dtype, port.declared)
-        kind = _DECLARED_TYPES.get(port.declared, kind)
-        return TensorInfo(port.name, list(port.dims or ()), kind)
+        """The text of an input or output of a graph."""
+        return TensorInfo(port.name, list(port.dims or ()), port.onnx_type)
 
 
 def choose_outputs(output_names: Sequence[str] | None, all_names: list[str]) -> list[str]:

@@ -219,7 +219,7 @@ class SymbolicGraph(Concise):
             or (
                 self.is_read
                 and self.ports
-                and not are_outputs(self.ports, (n.type for _, n in graph.outputs))
+                and not are_outputs(self.ports, (n.type for _, n in graph.outputs), graph.declared)
             )
             or text_constants(graph).keys() != self.constants.keys()
         ):

@@ -126,6 +126,21 @@ def decode(data: bytes, origin: str) -> onnx.ModelProto:
     return proto
 
 
+def check_open(model: onnx.ModelProto) -> None:
+    """Raise ``ValidationError`` for a model that is not valid.  Ends may have no shape, which
+    ONNX wants."""
+    ends = (*model.graph.input, *model.graph.output)
+    tensors = [end.type.tensor_type for end in ends if end.type.HasField("tensor_type")]
+    if not all(tensor.HasField("shape") for tensor in tensors):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        for end in (*copy.graph.input, *copy.graph.output):
+            if end.type.HasField("tensor_type"):
+                end.type.tensor_type.shape.SetInParent()
+        model = copy
+    onnx.checker.check_model(model)
+
+
 def infer(
     model: onnx.ModelProto,
     *,

@@ -46,7 +46,14 @@ from quantglow.importer.onnx.nodes.values import (
     with_inner_sizes,
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
-from quantglow.importer.onnx.reading.proto import all_nodes, all_tensors, clear_notes, decode, infer
+from quantglow.importer.onnx.reading.proto import (
+    all_nodes,
+    all_tensors,
+    check_open,
+    clear_notes,
+    decode,
+    infer,
+)
 from quantglow.importer.onnx.resolvers.loop_types import looping_types
 from quantglow.importer.onnx.resolvers.result_types import (
     ResultType,
@@ -95,7 +102,7 @@ def left_to_fallback(
     infos = [value_info(name, types[name], declared.get(name)) for name in outputs]
     single.proto.graph.output.extend(infos)
     try:
-        _check_node(single.proto)
+        check_open(single.proto)
     except onnx.checker.ValidationError:
         return None
     model = single.proto.SerializeToString(deterministic=True)
@@ -118,17 +125,6 @@ def left_to_fallback(
         inner = inferred[name].dims if is_container(info.type) else ()
         values[name] = ObjectValue(node, info.type, inner) if is_object else node
     return values
-
-
-def _check_node(proto: onnx.ModelProto) -> None:
-    """Raise ``ValidationError`` for a model of one node that is not valid.  ONNX wants a shape for
-    each end, which late values do not have."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for info in (*copy.graph.input, *copy.graph.output):
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.shape.SetInParent()
-    onnx.checker.check_model(copy)
 
 
 def _declares_other_floats(proto: onnx.NodeProto) -> bool:
@@ -494,7 +490,7 @@ def check_external(node: External) -> None:
         proto = decode(node.model, node.name)
         if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
             raise ValueError("it reads other files")
-        _check_node(proto)
+        check_open(proto)
         stated = proto.graph.output[node.output]
         types = [_stated_type(arg) for arg in node.args]
     except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
