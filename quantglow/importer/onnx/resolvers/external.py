@@ -288,26 +288,35 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
 def _late_types(
     proto: onnx.ModelProto, names: Sequence[str], scope: ImportScope
 ) -> dict[str, onnx.TypeProto]:
-    """Types of outputs of a model of one node without the shapes: inferred, as the model declares
-    them, or as onnxruntime knows them."""
+    """Types of outputs of a model of one node, with the sizes that are inferred, else without a
+    shape: as the model declares them, or as onnxruntime knows them."""
     inferred = _infer(proto, scope) if names else {}
-    stated = ((name, inferred.get(name) or _model_type(name, scope)) for name in names)
-    types = {name: _without_shape(kind) for name, kind in stated if kind and _has_element(kind)}
-    if all(name in types for name in names):
+    types = {n: _without_names(kind) for n, kind in inferred.items() if _has_element(kind)}
+    for name in names:
+        if name not in types and name in scope.declared:
+            kind = scope.declared[name].type
+            if _has_element(kind):
+                types[name] = _without_shape(kind)
+    types = {name: types[name] for name in names if name in types}
+    if len(types) == len(names):
         return types
     texts = resolve_name(OUTPUT_TYPES)(_with_open_outputs(proto).SerializeToString())
     known = ((name, type_of_text(texts[name])) for name in names if name in texts)
     return {name: kind for name, kind in known if kind is not None} | types
 
 
-def _model_type(name: str, scope: ImportScope) -> onnx.TypeProto | None:
-    """The type that the model declares for a value."""
-    return scope.declared[name].type if name in scope.declared else None
-
-
 def _has_element(kind: onnx.TypeProto) -> bool:
     """Whether a type is a container, or a tensor of a stated element type."""
     return is_container(kind) or kind.tensor_type.elem_type != onnx.TensorProto.UNDEFINED
+
+
+def _without_names(kind: onnx.TypeProto) -> onnx.TypeProto:
+    """The type of a tensor without the names of its sizes; containers as they are."""
+    copy = onnx.TypeProto()
+    copy.CopyFrom(kind)
+    for dim in copy.tensor_type.shape.dim if kind.HasField("tensor_type") else ():
+        dim.ClearField("dim_param")
+    return copy
 
 
 def _without_shape(kind: onnx.TypeProto) -> onnx.TypeProto:

@@ -172,7 +172,7 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
         elif isinstance(value, ObjectValue) and value.shape is None:
             inner = [None if n is None else _integer(n, sizes) for n in value.inner]
-            declared = with_inner_sizes(info.type, inner)
+            declared = info.type if value.is_late else with_inner_sizes(info.type, inner)
             model.graph.input.append(onnx.ValueInfoProto(name=info.name, type=declared))
         else:
             shape = [_integer(size, sizes) for size in _leaf_sizes(value)]

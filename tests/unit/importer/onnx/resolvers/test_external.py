@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from quantglow.importer.onnx import import_model
+from quantglow.importer.onnx import import_model, open_model
 from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.importer.onnx.resolvers.external import captured_names, check_external, rename
 from quantglow.interpreter import interpret
@@ -127,10 +127,26 @@ def test_values_that_branches_capture_are_operands() -> None:
     assert "a" in [a.name for a in first.args]
 
 
-def test_shapes_known_only_at_run_time_are_a_problem() -> None:
+def test_shapes_known_only_at_run_time_are_a_problem_where_late_results_are_refused() -> None:
     model, _ = single("NonZero", floats(2, 3))
     with pytest.raises(UnsupportedOpError, match="NonZero"):
-        import_model(model, fallback=True)
+        open_model(model).graph(fallback=True)
+
+
+def test_late_results_are_opaque_up_to_the_next_value_of_a_known_shape() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["f"], to=TensorProto.FLOAT),
+        node("ReduceMean", ["f"], ["mean"], axes=[1], keepdims=1),
+        node("Neg", ["mean"], ["y"]),
+    ]
+    x = np.float32([[1, 0, 2], [0, 0, 3]])
+    graph = imported(model_of(nodes, {"x": x}, ["y"], opset=13))
+    kinds = {node.name: str(node.type) for node in graph.nodes}
+    assert kinds["places"] == kinds["f"] == "opaque[]"
+    assert kinds["mean"] == "f32[2x1]" and kinds["y"] == "f32[2x1]"
+    means = np.mean(np.nonzero(x), axis=1, keepdims=True)
+    np.testing.assert_allclose(interpret(graph, {"x": x})[0], -means, rtol=1e-6)
 
 
 def test_the_text_of_an_external_node_reads_back() -> None:
