@@ -1,5 +1,5 @@
 """Random models with late points compute what onnxruntime computes, at any number of rows, compiled
-and exported."""
+and exported, where late results are symbolic and where they are opaque."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from quantglow.api.models.families import Built, open_late_family
+from quantglow.api.models.families import Built, open_family
 from quantglow.api.models.programs import free_programs, loop_driver
 from quantglow.importer.onnx import Source, open_model
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
+from quantglow.ir.graph.signature import leaving
 from quantglow.ort.session import Session, failures
 from quantglow.runtime.exports.onnx_models import whole_model
 from quantglow.runtime.programs.build import Compiler
@@ -29,6 +30,7 @@ from tests.generators.late_points import (
 from tests.generators.onnx_models.models import Feeds, drawn
 
 GROUPS, SEEDS = 4, 6
+SYMBOLIC, OPAQUE = LateResults.SYMBOLIC, LateResults.OPAQUE
 TOLERANCE = 2e-3
 """Difference of floats from onnxruntime's, as a share of the largest value of an output."""
 MOST_DIFFERENT = 0.02
@@ -96,7 +98,8 @@ def are_programs_right(seed: int, points: Sequence[Callable[..., None]] | None =
         return False
     source, compiler = case.source, Compiler.of(num_threads=1 + seed % 3)
     compiler = replace(compiler, drivers=(loop_driver(compiler),))
-    programs = LatePrograms(source.signature, open_late_family(source).make, compiler)
+    family = open_family(source, late_results=SYMBOLIC)
+    programs = LatePrograms(source.signature, family.make, compiler)
     try:
         programs.executable(shapes_of(case.samples[0]))
     except UnsupportedOpError:
@@ -105,12 +108,31 @@ def are_programs_right(seed: int, points: Sequence[Callable[..., None]] | None =
     return True
 
 
-def is_export_right(seed: int) -> bool:
+def are_opaque_programs_right(
+    seed: int, points: Sequence[Callable[..., None]] | None = None
+) -> bool:
+    """The same for programs in which late results are opaque; False where nothing is compiled."""
+    case = late_case(seed, points)
+    if case is None:
+        return False
+    family = open_family(case.source, late_results=OPAQUE)
+    programs = free_programs(Built(family), Compiler.of(num_threads=1 + seed % 3))
+    ends = case.source.signature.outputs
+    try:
+        programs.prepare(shapes_of(case.samples[0]))
+    except (InputError, UnsupportedOpError):
+        return False
+    case.check(lambda feeds: leaving(ends, programs.at(feeds).build.executable.run(feeds)))
+    return True
+
+
+def is_export_right(seed: int, late_results: LateResults) -> bool:
     """The same for the exported model."""
     case = late_case(seed)
     if case is None:
         return False
-    programs = free_programs(Built(open_late_family(case.source)), Compiler.of(num_threads=1))
+    family = open_family(case.source, late_results=late_results)
+    programs = free_programs(Built(family), Compiler.of(num_threads=1))
     try:
         if not programs.signature.is_free:
             programs.prepare(shapes_of(case.samples[0]))
@@ -129,9 +151,20 @@ def test_late_points_at_any_place_compute_what_onnxruntime_computes(group: int) 
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_the_exported_models_compute_what_onnxruntime_computes(group: int) -> None:
+def test_opaque_results_at_any_place_are_what_onnxruntime_computes(group: int) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)
-    assert sum(map(is_export_right, seeds)) >= SEEDS // 2
+    points = add_pieces, add_loop, add_point
+    rights = (are_opaque_programs_right(seed, points if seed % 2 else None) for seed in seeds)
+    assert sum(rights) >= SEEDS // 2
+
+
+@pytest.mark.parametrize("late_results", [SYMBOLIC, OPAQUE])
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_exported_models_compute_what_onnxruntime_computes(
+    group: int, late_results: LateResults
+) -> None:
+    seeds = range(group * SEEDS, (group + 1) * SEEDS)
+    assert sum(is_export_right(seed, late_results) for seed in seeds) >= SEEDS // 2
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

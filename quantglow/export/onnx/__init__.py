@@ -1,3 +1,3 @@
 """A Graph as an ONNX model; importing a family enters its operators in ``export_rules``."""
 
-from quantglow.export.onnx import contraction, elementwise, joining, pooling, shape
+from quantglow.export.onnx import contraction, elementwise, external, pooling, shape

@@ -1,5 +1,5 @@
-"""Models that are compiled in part: onnxruntime runs the rest.
+"""Loops whose trips are computed, and models that onnxruntime runs whole.
 
-``fallback_model`` has the models that a user holds, ``tails`` the parts behind operators that
-decide shapes, ``loop`` the Loop whose body is compiled, and ``trips`` its trips.
+``loop`` has the Loop whose body is compiled, ``trips`` its trips, ``loop_driver`` the executor of
+loops in a graph, and ``fallback_model`` the models of which nothing is compiled.
 """

@@ -129,7 +129,7 @@ class LoopDriver(Concise):
         if opened is None or opened.body is None:
             return node
         # Only here: a process that runs a model needs no exporter.
-        from quantglow.export.onnx.joining import LoopBody, with_body
+        from quantglow.export.onnx.external import LoopBody, with_body
 
         return with_body(node, LoopBody(opened.names, export_part(opened.body, "a loop's body")))
 
