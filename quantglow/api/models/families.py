@@ -102,8 +102,8 @@ Found = TypeVar("Found")
 
 
 def first_of(attempt: Callable[[LateResults], Found]) -> Found:
-    """What the first attempt gives that succeeds: late results are refused where that will do, and
-    opaque where nothing else does.
+    """The result of the first attempt that succeeds: late results are refused where that will do,
+    and opaque where nothing else does.
 
     Raises the first ``UnsupportedOpError`` where none succeeds, and other errors of the first
     attempt.

@@ -1,7 +1,8 @@
 """Models that earlier releases saved in parts: versions 3, 8, 10 and 11 of files.
 
-A compiled head comes first, then the tail, an ONNX model.  Of that onnxruntime runs what decides
-shapes, and int8 models in the file the rest; a loop at its beginning may have an int8 body.
+A compiled head comes first, then the tail, an ONNX model.  onnxruntime runs the nodes of the tail
+that decide shapes, and an int8 model in the file what is behind them, if there is one; a loop at
+its beginning may have an int8 body.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ def _whole_tail(tail: SavedTail) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """The model behind the head: ``rest`` is what is int8 behind its first nodes, ``body`` that of
+    """The model behind the head: ``behind`` is what is int8 behind its first nodes, ``body`` that of
     a loop which these are."""
 
     source: Source
     compiler: Compiler
-    rest: CompiledModel | None
+    behind: CompiledModel | None
     body: CompiledModel | None
 
     @property
@@ -83,17 +84,17 @@ class Tail:
         return [info.name for info in self.source.fed]
 
     def run(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Any]:
-        """The named outputs; the whole tail runs in onnxruntime where nothing reaches the rest."""
-        if self.rest is None and self.body is None:
+        """The named outputs; the whole tail runs in onnxruntime where nothing reaches the int8 model."""
+        if self.behind is None and self.body is None:
             return self._run_whole(values, names)
-        inner = [] if self.rest is None else [info.name for info in self.rest.get_outputs()]
+        inner = [] if self.behind is None else [info.name for info in self.behind.get_outputs()]
         values = {**values, **self._run_first(values)}
         missing = [name for name in names if name in inner]
-        if self.rest is not None and missing:
-            reads = {info.name: values[info.name] for info in self.rest.get_inputs()}
+        if self.behind is not None and missing:
+            reads = {info.name: values[info.name] for info in self.behind.get_inputs()}
             if not all(array.size for array in reads.values()):
                 return self._run_whole(values, names)
-            values |= dict(zip(missing, self.rest.run(missing, reads), strict=True))
+            values |= dict(zip(missing, self.behind.run(missing, reads), strict=True))
         return [values[name] for name in names]
 
     def _run_whole(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Any]:
@@ -117,11 +118,11 @@ class Tail:
 
     @cached_property
     def _first(self) -> Session | FreeShapes:
-        """The first nodes, with what they give the rest."""
+        """The first nodes, with what they give the int8 model."""
         names = [info.name for info in self.source.proto.graph.output]
-        if self.rest is not None:
-            inner = {info.name for info in self.rest.get_outputs()}
-            read = [info.name for info in self.rest.get_inputs()]
+        if self.behind is not None:
+            inner = {info.name for info in self.behind.get_outputs()}
+            read = [info.name for info in self.behind.get_inputs()]
             between = [name for name in read if name not in self.input_names]
             names = list(dict.fromkeys([*(n for n in names if n not in inner), *between]))
         first = self.source.giving(names)

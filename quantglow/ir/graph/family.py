@@ -37,7 +37,7 @@ from quantglow.support.errors import (
 
 
 class LateResults(StrEnum):
-    """What becomes of results whose shapes are known when their nodes have run.
+    """The treatment of results whose shapes are known when their nodes have run.
 
     ``SYMBOLIC``: they have sizes of their own, and what reads them is a part of the graph.
     ``OPAQUE``: other runtimes compute with them, up to the next value of a known shape.

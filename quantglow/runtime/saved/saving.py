@@ -246,7 +246,7 @@ class SavedModel:
 
     @property
     def late_results(self) -> LateResults:
-        """What becomes of late results when it is imported.  Raises ``FileFormatError``."""
+        """The treatment of late results when it is imported.  Raises ``FileFormatError``."""
         entry = (self.free or {}).get(LATE)
         for late_results, known in _LATE_ENTRIES.items():
             if entry is known or (entry == known and isinstance(entry, str)):
