@@ -103,8 +103,8 @@ class Profile(Concise, HasDrawing):
         missing = [i.name for i in graph.inputs if i.type.dtype.is_float and i.name not in self]
         if missing:
             raise ProfileMismatchError(
-                f"the profile has no range for the input(s) {missing}. "
-                "Remedy: profile this graph again."
+                f"the profile has no range for the input(s) {missing}: no sample had elements of "
+                "them. Remedy: add a sample that has, such as a call with a cache."
             )
 
     def __contains__(self, name: str) -> bool:

@@ -70,8 +70,8 @@ def _whole_tail(tail: SavedTail) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """The model behind the head: ``behind`` is what is int8 behind its first nodes, ``body`` that of
-    a loop which these are."""
+    """The model behind the head; ``behind``: the int8 model of what its first nodes decide,
+    ``body``: that of a loop which these are."""
 
     source: Source
     compiler: Compiler
@@ -84,7 +84,7 @@ class Tail:
         return [info.name for info in self.source.fed]
 
     def run(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Any]:
-        """The named outputs; the whole tail runs in onnxruntime where nothing reaches the int8 model."""
+        """The named outputs, by onnxruntime alone where nothing reaches the int8 model."""
         if self.behind is None and self.body is None:
             return self._run_whole(values, names)
         inner = [] if self.behind is None else [info.name for info in self.behind.get_outputs()]

@@ -198,10 +198,9 @@ class Source:
         constants, nodes = self.decoded
         weights_nbytes = sum(value.array.nbytes for value in constants)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        has_elements = not any(decide_in(0, shape) for shape in shapes.values())
-        scope = new_scope(
-            self.imported, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
-        )
+        if late_results is LateResults.REFUSED:
+            fallback = fallback and not any(decide_in(0, shape) for shape in shapes.values())
+        scope = new_scope(self.imported, Meter(weights_nbytes=weights_nbytes), fallback)
         scope.unrolls, scope.late_results, scope.late = self.unrolls, late_results, late or {}
         scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})

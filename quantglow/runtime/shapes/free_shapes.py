@@ -275,7 +275,7 @@ class FreeShapes(Concise):
     def check(self, case: Case, feeds: Mapping[str, Array]) -> None:
         """Raise ``InputError`` for feeds that the model does not take."""
         check_types(self.signature, feeds)
-        self.signature.check(case.shape_map, 0 if self.fallback else 1)
+        self.signature.check(case.shape_map, 0 if self.fallback or self.is_late else 1)
 
     def in_onnxruntime(self, case: Case) -> Served:
         """The whole model in onnxruntime.  Raises ``FallbackError``."""
@@ -336,7 +336,7 @@ class FreeShapes(Concise):
     def _compile(self, case: Case) -> Served:
         if (served := self._served_shapes(case)) is not None:
             return served
-        self.signature.check(case.shape_map, 0 if self.fallback else 1)
+        self.signature.check(case.shape_map, 0 if self.fallback or self.is_late else 1)
         if self.fallback and (replacement := self.fallback.settled_program(case)) is not None:
             return replacement
         try:
