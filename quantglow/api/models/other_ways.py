@@ -207,10 +207,10 @@ class OtherWays:
                 served = way.prepare(case)
             except QuantglowError:
                 continue
-            executable = served.build.executable
+            executable: Executable = served  # it shows observers its graph
             if way.is_late:
                 other = partial(self.executable, case)
-                executable = OrOther(executable, other, kind, self._refusals)
+                executable = OrOther(served.build.executable, other, kind, self._refusals)
             build = replace(served.build, executable=executable, is_part=True)
             return replace(served, build=build)
         self.whole.update(dict.fromkeys(reasons))

@@ -13,7 +13,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ort.session import Session, open_session
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.loop import AnyModel, Bodies, BodyShapes, CompiledLoop
+from quantglow.runtime.hybrid.loop import Bodies, BodyShapes, CompiledLoop
 from quantglow.runtime.hybrid.loop_driver import LoopBodies, LoopDriver, OpenedLoop
 from quantglow.runtime.hybrid.trips import TripSession
 from quantglow.runtime.programs.build import Compiler
@@ -81,7 +81,7 @@ def free_programs(
 
 
 def compile_loop(
-    loop: LateLoop, session: Session, compiler: Compiler, int8: AnyModel | str
+    loop: LateLoop, session: Session, compiler: Compiler, int8: CompiledModel | str
 ) -> CompiledLoop:
     """A loop that runs in programs of its body; ``int8``: the quantized body, or why there is
     none."""

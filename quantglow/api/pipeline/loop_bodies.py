@@ -33,7 +33,7 @@ from quantglow.profiling.recording import run_interpreter
 from quantglow.profiling.samples.feeds import Feeds, Located
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
-from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
+from quantglow.runtime.hybrid.loop import CompiledLoop
 from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.hybrid.trips import Progress, TripSession
 from quantglow.runtime.programs.build import Compiler
@@ -51,7 +51,7 @@ MOST_DEPTH = MOST_FILES // 2
 UNREACHED = "no calibration sample leads to values of it"
 UNPROFILED = "the profile has no trips of it"
 TOO_DEEP = f"it is behind more than {MOST_DEPTH} operators that decide shapes"
-IN_PARTS = "onnxruntime computes a part of it"
+HAS_FALLBACK = "onnxruntime computes a part of it"
 AMBIGUOUS = "another loop gives a value of this name"
 """Why a part stays float."""
 
@@ -89,9 +89,9 @@ def quantize_bodies(
         cases = data.cases if isinstance(data, Profile) else ()
         shapes = [*map(shapes_of, trips), *(case.shape_map for case in sorted(cases))]
         model = quantize_part(loop.late.body_for(shapes), data, of_body, quantize)
-        if isinstance(model, CompiledModel) and not _has_late_sizes(model):
+        if isinstance(model, str) or not model.build.fallback:
             return model
-        return model if isinstance(model, str) else IN_PARTS
+        return HAS_FALLBACK
 
     return {
         name: AMBIGUOUS if others else body(name, loop) for name, (loop, *others) in loops.items()
@@ -166,7 +166,7 @@ def quantize_part(
     samples: Sequence[Mapping[str, Array]],
     request: QuantizationRequest,
     quantize: Quantize,
-) -> AnyModel | str:
+) -> CompiledModel | str:
     """The int8 model of a part, or why there is none: it cannot be made, or each value of an input
     would make a program.
     """
@@ -179,12 +179,6 @@ def quantize_part(
     programs = part_model.specialisations
     decides = isinstance(programs, FreeShapes) and bool(programs.deciding)
     return "its shapes depend on values of its inputs" if decides else part_model
-
-
-def _has_late_sizes(model: CompiledModel) -> bool:
-    """Whether nodes of a model decide sizes: it runs in segments."""
-    programs = model.specialisations
-    return isinstance(programs, FreeShapes) and programs.is_late
 
 
 def _loops_by_name(graph: Graph) -> dict[str, list[ExternalLoop]]:

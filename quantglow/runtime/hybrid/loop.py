@@ -6,17 +6,15 @@ makes trips over values without elements.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantglow.ir.graph.family import Case
-from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.ops.loop import Trips
 from quantglow.ir.symbolic.size import FixedShape
 from quantglow.ort.session import Session
@@ -30,7 +28,6 @@ from quantglow.runtime.hybrid.trips import (
     first_element,
 )
 from quantglow.runtime.native.executable import LlvmExecutable
-from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import (
     ModelPrograms,
@@ -52,7 +49,7 @@ from quantglow.support.timeline import active
 from quantglow.transforms.partition import Executable
 
 if TYPE_CHECKING:
-    from quantglow.evaluation.report import Report
+    from quantglow.runtime.compiled import CompiledModel
 
 BodyShapes = Mapping[str, FixedShape]
 """Shapes of the inputs of a body."""
@@ -74,36 +71,6 @@ SEEN = 3
 
 Key = tuple[tuple[tuple[int, ...], ...], ...]
 """Shapes of the captured and of the carried values before the first compiled trip."""
-
-
-class AnyModel(Protocol):
-    """A compiled model, or one that is cut again."""
-
-    @property
-    def specialisations(self) -> ModelPrograms:
-        """Its programs, or those of its first part."""
-
-    @property
-    def report(self) -> Report:
-        """Its report."""
-
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """The named outputs."""
-
-    def get_inputs(self) -> list[TensorInfo]:
-        """Name, shape and type of each input."""
-
-    def get_outputs(self) -> list[TensorInfo]:
-        """The same of each output."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.qgm`` file."""
-
-    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
-        """The ONNX model that ``export_onnx`` writes."""
-
-    def with_num_threads(self, num_threads: int) -> AnyModel:
-        """The same model for another number of threads."""
 
 
 @dataclass(eq=False, repr=False)
@@ -227,7 +194,7 @@ class CompiledLoop(Concise):
     operands: Session | None
     trip: TripSession
     bodies: Bodies
-    int8: AnyModel | None = None
+    int8: CompiledModel | None = None
     not_int8: str = ""
     why: dict[Key, str] = field(default_factory=dict)
     _idle: dict[Key, list[BodyPrograms]] = field(default_factory=dict)
@@ -419,7 +386,7 @@ def _shapes(arrays: Sequence[Array]) -> tuple[tuple[int, ...], ...]:
     return tuple(array.shape for array in arrays)
 
 
-def model_bytes(model: AnyModel) -> bytes:
+def model_bytes(model: CompiledModel) -> bytes:
     """The bytes of a ``.qgm`` file of a model."""
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         path = Path(folder) / "part.qgm"
@@ -427,12 +394,14 @@ def model_bytes(model: AnyModel) -> bytes:
         return path.read_bytes()
 
 
-def export_part(model: AnyModel, what: str) -> bytes:
-    """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
+def export_body(body: CompiledModel) -> bytes:
+    """The ONNX model of an int8 body, whose free dimensions have to stay free.  Raises
+    ``ModelError``."""
     try:
-        return model.to_onnx()
+        return body.to_onnx()
     except QuantglowError as error:
         raise ModelError(
-            f"{what} is int8, and has no ONNX form: {error} That is of the part, whose shapes are "
-            "known late. Remedy: export what comes before it: compiled.head.export_onnx(path)."
+            f"the body of a loop is int8, and has no ONNX form: {error} That is of the body, whose "
+            "sizes are those of trips. Remedy: export the float model, as quantglow.compile makes "
+            "it."
         ) from error

@@ -17,7 +17,7 @@ from quantglow.ir.ops.loop import Trips
 from quantglow.ort.fallback import FallbackNode
 from quantglow.ort.session import NAME
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.hybrid.loop import CompiledLoop, export_part
+from quantglow.runtime.hybrid.loop import CompiledLoop, export_body
 from quantglow.runtime.shapes.specializations import ServedShapes
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
@@ -131,7 +131,7 @@ class LoopDriver(Concise):
         # Only here: a process that runs a model needs no exporter.
         from quantglow.export.onnx.external import LoopBody, with_body
 
-        return with_body(node, LoopBody(opened.names, export_part(opened.body, "a loop's body")))
+        return with_body(node, LoopBody(opened.names, export_body(opened.body)))
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all bodies, and the shapes that each serves."""
