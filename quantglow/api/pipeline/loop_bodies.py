@@ -40,7 +40,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.members import MOST_FILES
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
-from quantglow.support.errors import QuantglowError
+from quantglow.support.errors import QuantglowError, UnsupportedOpError
 
 Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
 """Makes an int8 model of an ONNX model, samples and a request."""
@@ -88,7 +88,11 @@ def quantize_bodies(
     def quantized(loop: ExternalLoop, trips: Sequence[Trip], data: Any) -> CompiledModel | str:
         cases = data.cases if isinstance(data, Profile) else ()
         shapes = [*map(shapes_of, trips), *(case.shape_map for case in sorted(cases))]
-        model = quantize_part(loop.late.body_for(shapes), data, of_body, quantize)
+        try:
+            inner = loop.late.body_for(shapes)
+        except UnsupportedOpError as error:
+            return "; ".join(error.reasons)
+        model = quantize_part(inner, data, of_body, quantize)
         if isinstance(model, str) or not model.build.fallback:
             return model
         return HAS_FALLBACK

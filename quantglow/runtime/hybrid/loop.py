@@ -77,8 +77,8 @@ Key = tuple[tuple[tuple[int, ...], ...], ...]
 class Bodies(Concise):
     """The programs of a body.
 
-    ``make`` makes them where a size differs that did not before; None: those there are have to do.
-    ``shapes``: shapes of some trips.
+    ``make`` makes them where a size differs that did not before, or a rank; None: those there are
+    have to do.  ``shapes``: shapes of some trips.
     """
 
     make: Make | None = None
@@ -101,7 +101,8 @@ class Bodies(Concise):
                 return self.programs
         assert self.make is not None, "programs without a way to make them"
         self.shapes += [shapes for shapes in trips if shapes not in self.shapes]
-        self.programs = self.make(self.shapes)
+        ranks = {_ranks(shapes) for shapes in trips}
+        self.programs = self.make([shapes for shapes in self.shapes if _ranks(shapes) in ranks])
         return self.programs
 
     def on_threads(self, num_threads: int) -> Bodies:
@@ -317,8 +318,7 @@ class CompiledLoop(Concise):
             self.trip.step(copy)
             if not copy.has_elements:
                 raise BackendError("a value that it carries has no elements after a trip")
-        ranks = {tuple(map(len, shapes.values())) for shapes in shapes_of_trips}
-        if len(ranks) > 1:
+        if len(set(map(_ranks, shapes_of_trips))) > 1:
             raise BackendError("a value that it carries has more dimensions after a trip")
         return shapes_of_trips
 
@@ -380,6 +380,11 @@ class CompiledLoop(Concise):
     def reasons(self) -> tuple[str, ...]:
         """Why onnxruntime runs it at some shapes."""
         return tuple(dict.fromkeys(self.why.values()))
+
+
+def _ranks(shapes: BodyShapes) -> tuple[int, ...]:
+    """The ranks of the inputs of a trip."""
+    return tuple(map(len, shapes.values()))
 
 
 def _shapes(arrays: Sequence[Array]) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""A Loop at the beginning of a tail, whose body becomes a model of its own.
+"""A Loop whose body becomes a model of its own.
 
 The number of trips may be computed, values may grow from trip to trip, and a condition may end the
 loop: the model of the body has free dimensions, and runs once a trip.
@@ -21,6 +21,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.loop import Carry, Kind, Trips
 from quantglow.support.classes import cached_property
+from quantglow.support.errors import UnsupportedOpError
 
 LOOP = "Loop"
 
@@ -33,7 +34,7 @@ class LateLoop:
     """A Loop.
 
     names     of its operands and results, and of the ends of its body
-    operands  ONNX model of those operands that no input of the tail is
+    operands  ONNX model of those operands that are no inputs of its node
     body      ONNX model of a trip
     declared  sizes that the model gives inputs of the body: by name and axis
     """
@@ -46,7 +47,8 @@ class LateLoop:
     def body_for(self, trips: Sequence[Shapes]) -> onnx.ModelProto:
         """The model of a trip, given the shapes of its inputs in some trips.
 
-        Sizes that the model declares are fixed.  Sizes that grow alike share a symbol.
+        Sizes that the model declares are fixed.  Sizes that grow alike share a symbol.  Raises
+        ``UnsupportedOpError`` for trips whose inputs differ in rank.
         """
         model = onnx.ModelProto()
         model.CopyFrom(self.body)
@@ -55,6 +57,8 @@ class LateLoop:
             dims = info.type.tensor_type.shape
             dims.ClearField("dim")
             shapes = [trip[info.name] for trip in trips]
+            if len(set(map(len, shapes))) > 1:
+                raise UnsupportedOpError([f"{info.name!r} has other ranks in other trips"])
             for axis, sizes in enumerate(zip(*shapes, strict=True)):
                 fixed = self.declared.get((info.name, axis))
                 if len(set(sizes)) > 1:
