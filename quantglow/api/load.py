@@ -216,6 +216,15 @@ def _is_whole(graph: Graph, signature: Signature) -> bool:
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
+def _takes_alike(one: Signature, other: Signature) -> bool:
+    """Whether two signatures have inputs of the same names and ranks, as far as these are known."""
+    ports = list(zip(one.inputs, other.inputs, strict=False))
+    return len(one.inputs) == len(other.inputs) and all(
+        a.name == b.name and (a.dims is None or b.dims is None or len(a.dims) == len(b.dims))
+        for a, b in ports
+    )
+
+
 def _saved_case(saved: SavedModel) -> Case:
     """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
     shapes = {node.name: node.type.fixed_shape for node in saved.graph.inputs}
@@ -295,7 +304,13 @@ class Reopened:
         from quantglow.api.models.families import restore_source
         from quantglow.api.models.other_ways import OtherWays
 
-        return OtherWays(restore_source(self.saved), compiler, self.saved.late_results)
+        source = restore_source(self.saved)
+        if not _takes_alike(source.signature, self.signature):
+            raise FileFormatError(
+                "the model in the file has other inputs than the file declares. "
+                "Remedy: save the model again."
+            )
+        return OtherWays(source, compiler, self.saved.late_results)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""

@@ -18,7 +18,7 @@ from quantglow.api.models.other_ways import select_declared
 from quantglow.api.models.programs import free_programs
 from quantglow.evaluation.report import Report
 from quantglow.importer.onnx import Source, open_model, restore
-from quantglow.importer.onnx.source import parse_port
+from quantglow.importer.onnx.source import parse_output
 from quantglow.ir.graph.family import Case, FreeCase, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
@@ -186,7 +186,7 @@ class SavedParts:
     def signature(self) -> Signature:
         """The inputs of the head, and the outputs of both.  Raises ``FileFormatError``."""
         head = self.executable_of_parts.head.specialisations.signature
-        late = {port.name: port for port in map(parse_port, self.tail.proto.graph.output)}
+        late = {port.name: port for port in map(parse_output, self.tail.proto.graph.output)}
         ports = {port.name: port for port in head.outputs} | late
         if unknown := sorted(set(self.names) - ports.keys()):
             raise FileFormatError(f"no part gives {unknown}. Remedy: save the model again.")

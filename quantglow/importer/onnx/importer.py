@@ -296,10 +296,13 @@ def _with_opaque_operands(
 ) -> dict[str, Value] | None:
     """A node that reads a tensor whose shape is known when the model runs."""
     read = ((name, scope.values.get(name)) for name in read_names(proto))
-    late = [n for n, v in read if isinstance(v, ObjectValue) and v.is_late]
+    late = [(n, v) for n, v in read if isinstance(v, ObjectValue) and v.is_late]
     if not late:
         return None
-    reason = f"the shape of {late[0]!r} is known when the model runs"
+    (name, value), *_ = late
+    reason = f"the shape of {name!r} is known when the model runs"
+    if graph_dtype(value.onnx_type) is None:
+        reason = f"no graph holds {name!r}: it is {element_in_words(value)}"
     results = left_to_fallback(proto, scope, reason)
     if results is None:
         raise Unsupported(reason)

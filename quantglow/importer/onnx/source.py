@@ -27,6 +27,7 @@ from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     KnownValue,
     ObjectValue,
+    held_dtype,
     is_container,
     node_origin,
     supported_dtype,
@@ -282,7 +283,7 @@ class Source:
     def signature(self) -> Signature:
         """The inputs and outputs as the model declares them.  Raises ``ModelError``."""
         return Signature(
-            tuple(map(parse_port, self.fed)), tuple(map(parse_port, self.proto.graph.output))
+            tuple(map(parse_port, self.fed)), tuple(map(parse_output, self.proto.graph.output))
         )
 
     def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
@@ -376,6 +377,14 @@ def parse_port(value: onnx.ValueInfoProto) -> Port:
         return Port(value.name, DType.OPAQUE, (), declared)
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
     return Port(value.name, supported_dtype(value.name, element), declared_dims(value), declared)
+
+
+def parse_output(value: onnx.ValueInfoProto) -> Port:
+    """An output; one of elements that no graph holds is opaque."""
+    element = value.type.tensor_type.elem_type
+    if is_container(value.type) or not element or held_dtype(element) is not None:
+        return parse_port(value)
+    return Port(value.name, DType.OPAQUE, declared_dims(value), type_text(value.type))
 
 
 def _declared_type(value: onnx.ValueInfoProto) -> str:

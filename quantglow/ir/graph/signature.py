@@ -241,7 +241,7 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
     dtype, declared = DType(data["dtype"]), data.get("declared", "")
     if not isinstance(declared, str) or not may_declare(dtype, declared):
         raise ValueError(f"{declared!r:.60} is no type of {dtype}")
-    if dtype is DType.OPAQUE and dims != (None if is_late(declared) else []):
+    if dtype is DType.OPAQUE and dims != [] and not is_late(declared):
         raise ValueError("an opaque value has no dimensions")
     sizes = None if dims is None else tuple(dims)
     return Port(str(data["name"]), dtype, sizes, declared)

@@ -343,7 +343,8 @@ def contents(
     if code is not None:
         members |= code.members()
     is_late = freedom is not None and freedom.free.get(LATE) is True
-    has_opaque = any(node.type.dtype is DType.OPAQUE for node in graph.nodes)
+    has_opaque = freedom is not None and freedom.free.get(LATE) == _LATE_ENTRIES[LateResults.OPAQUE]
+    has_opaque |= any(node.type.dtype is DType.OPAQUE for node in graph.nodes)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "version": newest_version(members, is_late=is_late, has_opaque=has_opaque),
