@@ -17,7 +17,7 @@ from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node, ancestors
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ir.ops.external import External, in_rank_of
+from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import find_guards
@@ -169,7 +169,8 @@ def bind_results(graph: Graph, shapes: Shapes) -> Graph:
 
 
 def _run_nodes(graph: Graph, nodes: Sequence[Node], feeds: RecordedFeeds) -> dict[str, Array]:
-    """The results of nodes of other runtimes, by name; each operator runs once."""
+    """The results of nodes of other runtimes, by name; each operator runs once.  Raises
+    ``WrongResultError``."""
     bound = [graph.by_name(node.name) for node in nodes]
     operands = dict.fromkeys(operand for node in bound for operand in node.operands)
     stem = replace(graph, outputs=tuple((node.name, node) for node in operands))
@@ -182,7 +183,7 @@ def _run_nodes(graph: Graph, nodes: Sequence[Node], feeds: RecordedFeeds) -> dic
         call = node.model, node.args
         if call not in calls:
             calls[call] = run_model(node.model, tuple(values[arg] for arg in node.args))
-        results[node.name] = in_rank_of(node.type, calls[call][node.output])
+        results[node.name] = node.checked(calls[call][node.output])
     return results
 
 

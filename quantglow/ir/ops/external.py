@@ -8,8 +8,9 @@ import numpy as np
 
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.symbolic.size import is_free
-from quantglow.ir.types import TensorType
+from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
+from quantglow.support.errors import WrongResultError
 
 RUNTIME = "quantglow.ort.session:run_model"
 """Name of the function that computes the outputs of a model from its inputs.
@@ -62,4 +63,20 @@ class External(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         outputs: list[Array] = resolve_name(RUNTIME)(self.model, args)
-        return in_rank_of(self.type, outputs[self.output])
+        return self.checked(outputs[self.output])
+
+    def checked(self, result: Array) -> Array:
+        """A result in its rank.  Raises ``WrongResultError`` where the model states another
+        type."""
+        kind = self.type
+        array = in_rank_of(kind, result)
+        is_alike = array.dtype == kind.dtype.numpy and array.ndim == kind.rank
+        sizes = zip(array.shape, kind.shape, strict=is_alike)
+        is_alike = is_alike and all(is_free(stated) or size == stated for size, stated in sizes)
+        if is_alike or kind.dtype is DType.OPAQUE:
+            return array
+        raise WrongResultError(
+            f"node {self.name!r} ({self.op_type}) gave {array.dtype} of shape {array.shape}, and "
+            f"the model states or ONNX infers {kind}. Remedy: correct the shapes that the model "
+            "states."
+        )

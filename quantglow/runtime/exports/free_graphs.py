@@ -11,6 +11,7 @@ decide sizes become inputs, of any size that is to be looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,9 @@ LATE_REMEDY = "Remedy: make the model choose a fixed number of rows, or export w
 
 MOST_RUNS = 8
 """Maximum number of shapes at which an exported model is run beside the graph of the shape."""
+
+MOST_ELEMENTS = 2**24
+"""Maximum number of elements of a result that is drawn: one of eight axes has any number."""
 
 MOST_ROUNDS = 32
 """Maximum number of graphs that are made with more and more nodes as they are."""
@@ -384,6 +388,8 @@ class ShapeComparison:
     ) -> None:
         """Run both models on the same arrays.  Raises ``CannotStayFreeError`` where they differ."""
         results = {name: _at(node.type, sizes) for name, node in self.results.items()}
+        if any(math.prod(kind.fixed_shape) > MOST_ELEMENTS for kind in results.values()):
+            raise self.free.refusal(sizes, broken, different, "a result is too large to be drawn")
         # Not optimized without elements: onnxruntime's QLinearMatMul of matrices without a common
         # size gives what its memory had before.
         has_elements = 0 not in sizes.values()

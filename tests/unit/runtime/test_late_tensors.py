@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.saved import archives
-from quantglow.support.errors import FileFormatError
+from quantglow.support.errors import FileFormatError, ModelError, WrongResultError
 
 node = helper.make_node
 info = helper.make_tensor_value_info
@@ -158,6 +159,30 @@ def test_outputs_of_elements_that_no_graph_holds(element: int, tmp_path: Path) -
             np.testing.assert_array_equal(actual[0], numbers)
             assert actual[0].dtype == numbers.dtype
             np.testing.assert_allclose(actual[1], scores, rtol=1e-4, atol=1e-4)
+
+
+def test_a_wrong_shape_of_a_result_is_told() -> None:
+    model = late_model(
+        [node("Abs", ["u"], ["a"]), node("Relu", ["a"], ["y"])],
+        [info("y", TensorProto.FLOAT, ["n", 16])],
+    )
+    model.graph.value_info.append(info("a", TensorProto.FLOAT, [9, 16]))
+    with pytest.raises(WrongResultError, match="node 'a'"):
+        qg.quantize_and_compile(model, feeds_of_both_ranks(), effort="fast")
+
+
+def test_results_of_many_axes_are_not_drawn_for_an_export() -> None:
+    """Eight axes is what is assumed of a shape of any length."""
+    nodes = [node("Shape", ["u"], ["sizes"]), node("Expand", ["one", "sizes"], ["y"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    model = late_model(nodes, outputs, one=np.ones(1, np.float32))
+    compiled = qg.compile(model)
+    for feeds in feeds_of_both_ranks():
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], expected(model, feeds)[0])
+    with suppress(ModelError):
+        exported = onnx.load_from_string(compiled.to_onnx())
+        for feeds in feeds_of_both_ranks():
+            np.testing.assert_array_equal(expected(exported, feeds)[0], expected(model, feeds)[0])
 
 
 @pytest.mark.parametrize("dims", [[], [1]])
