@@ -17,7 +17,9 @@ from quantglow.ep.claiming import claim_nodes
 from quantglow.ep.graphs import input_arrays, read_model
 from quantglow.ep.interface import COUNTS, FUNCTIONS, MESSAGE_NBYTES, VERSION, Hooks, Word
 from quantglow.ep.reports import remember
+from quantglow.importer.onnx import Source
 from quantglow.ir.graph.signature import entering
+from quantglow.ort.session import Session, open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.native.executable import LlvmExecutable
@@ -25,7 +27,14 @@ from quantglow.runtime.native.native_call import NativeCall
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
-from quantglow.support.errors import BackendError, OptionError, QuantglowError
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import (
+    BackendError,
+    FallbackError,
+    InputError,
+    OptionError,
+    QuantglowError,
+)
 
 _numbers = itertools.count(1)
 _models: dict[int, PluggedModel] = {}
@@ -61,9 +70,14 @@ class ProviderOptions:
 
 @dataclass(frozen=True, eq=False)
 class PluggedModel:
-    """A model that quantglow compiled for a fused node, and the numbers of its programs."""
+    """A model that quantglow compiled for a fused node, and the numbers of its programs.
 
+    ``num_threads``: of calls that onnxruntime's own kernels answer.
+    """
+
+    source: Source
     compiled: CompiledModel | FallbackModel
+    num_threads: int
     programs: list[int] = field(default_factory=list)
 
     @property
@@ -72,17 +86,18 @@ class PluggedModel:
         return [info.name for info in self.compiled.get_inputs()]
 
     def native_call(self, arrays: list[Array]) -> NativeCall | None:
-        """The machine code for the shapes of some inputs; None where a call has more to do.
-
-        Raises ``QuantglowError`` for shapes that the model does not take.
-        """
+        """The machine code for the shapes of some inputs; None where a call has more to do, and for
+        shapes that quantglow refuses."""
         if not isinstance(self.compiled, CompiledModel):
             return None
         programs = self.compiled.specialisations
         signature = programs.signature
         feeds = dict(zip((port.name for port in signature.inputs), arrays, strict=True))
         entered = entering(signature.inputs, feeds)
-        served = programs.at(entered)
+        try:
+            served = programs.at(entered)
+        except InputError:
+            return None
         executable = served.build.executable
         is_plain = not any(port.declared for port in signature.ports)
         if not isinstance(executable, LlvmExecutable) or not is_plain:
@@ -92,6 +107,22 @@ class PluggedModel:
         return executable.native_call(
             [port.name for port in signature.inputs], [port.name for port in signature.outputs]
         )
+
+    def run(self, arrays: list[Array]) -> list[Array]:
+        """All outputs; shapes that quantglow refuses go to onnxruntime's own kernels.  Raises
+        ``InputError`` for those that these refuse, too."""
+        feeds = dict(zip(self.input_names, arrays, strict=True))
+        try:
+            return self.compiled.run(None, feeds)
+        except InputError as refusal:
+            try:
+                return self._in_onnxruntime.run(feeds)
+            except FallbackError as error:
+                raise InputError(f"{refusal} onnxruntime's own kernels: {error}") from error
+
+    @cached_property
+    def _in_onnxruntime(self) -> Session:
+        return open_session(self.source.serialize(), self.num_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +158,10 @@ def _claim(model: Any, count: int, groups: Any, message: int) -> int:
 def _compile(model: Any, options: bytes, message: int) -> int:
     chosen = ProviderOptions.of(options.decode())
     source = read_model(model.contents, is_kept=True)
-    compiled = compile_source(source, None, Compiler.of(num_threads=chosen.num_threads))
+    compiler = Compiler.of(num_threads=chosen.num_threads)
+    compiled = compile_source(source, None, compiler)
     number = next(_numbers)
-    _models[number] = PluggedModel(compiled)
+    _models[number] = PluggedModel(source, compiled, compiler.num_threads)
     return number
 
 
@@ -159,9 +191,7 @@ def _context(program: int, context: Any, message: int) -> int:
 
 
 def _run(model: int, kernel: int, tensors: Any, count: int, message: int) -> int:
-    plugged = _models[model]
-    feeds = dict(zip(plugged.input_names, input_arrays(tensors, count), strict=True))
-    for position, result in enumerate(plugged.compiled.run(None, feeds)):
+    for position, result in enumerate(_models[model].run(input_arrays(tensors, count))):
         array = np.asarray(result, order="C")  # of rank 0 as it is
         dims = (Word * max(array.ndim, 1))(*array.shape)
         address = _library[0].qg_output(kernel, position, dims, array.ndim)
