@@ -36,6 +36,7 @@ setup(
             include_dirs=["vendor/onnxruntime"],
             depends=["src/quantglow_ep.h"],
             extra_compile_args=FLAGS,
+            extra_link_args=["-s"],
             libraries=["dl"],
         )
     ],

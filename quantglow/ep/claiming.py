@@ -39,23 +39,22 @@ PRODUCTS = frozenset(
 """Operators that make a part of a graph worth the way into it and back."""
 
 
-def claim_nodes(source: Source) -> tuple[list[int], Claim]:
-    """The group of each node, from 1 on, 0 for those that quantglow leaves; and what to say of it.
+def claim_nodes(source: Source) -> tuple[dict[str, int], Claim]:
+    """The groups of claimed nodes, from 1 on, by their names; and what to say of the graph.
 
     Raises ``ModelError`` for a graph that cannot be imported at any of the sizes that are tried.
     """
     nodes = list(source.proto.graph.node)
     scope = _free_scope(source)
     compiled = [_is_compiled(node, scope) for node in nodes]
-    groups, number, start = [0] * len(nodes), 0, 0
+    groups, number, start = dict[str, int](), 0, 0
     for is_compiled, run in groupby(compiled):
         size = len(list(run))
         if is_compiled and (size == len(nodes) or _is_worth_it(nodes[start : start + size])):
             number += 1
-            groups[start : start + size] = [number] * size
+            groups |= {node.name: number for node in nodes[start : start + size]}
         start += size
-    claimed = sum(map(bool, groups))
-    return groups, Claim(len(nodes), claimed, number, tuple(_reasons(nodes, compiled, scope)))
+    return groups, Claim(len(nodes), len(groups), number, tuple(_reasons(nodes, compiled, scope)))
 
 
 def _free_scope(source: Source) -> ImportScope:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quantglow.api.pipeline.int8_tail import int8_tail
+from quantglow.runtime.hybrid.tails import StagedTail
 
 import quantglow as qg
-from quantglow.api.pipeline.int8_tail import int8_tail
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
-from quantglow.runtime.hybrid.tails import StagedTail
 from quantglow.runtime.saved.members import Allowance
 from quantglow.support.processes.interrupts import LATE, Deadline
 from tests.support.choosing_rows import choosing_rows, rows_of

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from quantglow.runtime.hybrid.tails import StagedTail
 
 import quantglow as qg
 from quantglow.importer.onnx import divide, open_model, split
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
-from quantglow.runtime.hybrid.tails import StagedTail
 from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.specializations import FOR_ALL
 from tests.support.choosing_rows import choosing_rows, rows_of

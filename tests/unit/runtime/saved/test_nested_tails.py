@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from quantglow.runtime.saved.tail_weights import whole_tail
 
 import quantglow as qg
 from quantglow.importer.onnx.weights.storage import LightModel, own_constants, stored_model
@@ -19,7 +20,6 @@ from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST, TAIL, TAIL_WEIGHTS, newest_version
 from quantglow.runtime.saved.members import MOST_FILES
 from quantglow.runtime.saved.saving import SavedTail
-from quantglow.runtime.saved.tail_weights import whole_tail
 from quantglow.support.pages import together
 from tests.support.cascade import picture
 from tests.support.combinations import mark_slow

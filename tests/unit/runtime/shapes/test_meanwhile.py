@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from quantglow.api.models.parts import WholeModel
 
 import quantglow as qg
 from quantglow.api.models import parts
-from quantglow.api.models.parts import WholeModel
 from quantglow.ir.graph.family import Case
 from quantglow.runtime.programs.answers import MOST_CASES, AnswerLog, Answers
 from quantglow.runtime.shapes import background as meanwhile
