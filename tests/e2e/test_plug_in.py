@@ -102,6 +102,24 @@ print((resident() - first) // 2**20)
     assert sessions < 24 and runs < 4
 
 
+@pytest.mark.slow
+def test_packages_that_ask_for_the_cpu_alone_get_the_provider(library: Path) -> None:
+    """But for the sessions that quantglow makes itself, which would come back to it."""
+    script = """
+plain = run(ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx"))
+plug_in.use(num_threads=1); plug_in.use()
+for providers in (None, ["CPUExecutionProvider"]):
+    s = ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx", providers=providers)
+    print(s.get_providers()[0], np.abs(run(s) - plain).max() < 1e-4)
+from quantglow.ort.session import open_session
+model = open(f"{sys.argv[3]}/datasets/mnist_cnn.onnx", "rb").read()
+print(open_session(model, 1).session.get_providers())
+"""
+    said = python(library, script)
+    assert said.count("QuantglowExecutionProvider True") == 2
+    assert said.endswith("['CPUExecutionProvider']\n")
+
+
 def installed(folder: Path, *packages: str) -> Path:
     """A folder with packages of other versions than those of the tests."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]

@@ -16,7 +16,11 @@ onnxruntime 1.24 needs ``SessionOptions.add_provider_for_devices`` instead of a 
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+CPU = "CPUExecutionProvider"
 
 EP_NAME = "QuantglowExecutionProvider"
 """The name of the provider."""
@@ -44,3 +48,38 @@ def register() -> None:
     ep.install(get_library_path())
     if EP_NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
         onnxruntime.register_execution_provider_library(EP_NAME, get_library_path())
+
+
+def use(num_threads: int | None = None) -> None:
+    """Let sessions of this process that ask for the CPU's provider alone have this one first.
+
+    For packages that fix ``providers=["CPUExecutionProvider"]``; call it before they make their
+    sessions.  ``num_threads``: of a call; by default a session's ``intra_op_num_threads``
+    if it has that, else all cores.
+    """
+    import onnxruntime
+
+    register()
+    made = onnxruntime.InferenceSession.__init__
+    if hasattr(made, "__wrapped__"):
+        return
+
+    @wraps(made)
+    def make(
+        session: Any,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+        **more: Any,
+    ) -> None:
+        names = {each if isinstance(each, str) else each[0] for each in providers or []}
+        has_devices = sess_options is not None and sess_options.has_providers()
+        if names <= {CPU} and not provider_options and not has_devices:
+            stated = 0 if sess_options is None else sess_options.intra_op_num_threads
+            threads = num_threads or stated
+            options = {"num_threads": str(threads)} if threads else {}
+            providers = [(EP_NAME, options), *(providers or [CPU])]
+        made(session, path_or_bytes, sess_options, providers, provider_options, **more)
+
+    onnxruntime.InferenceSession.__init__ = make
