@@ -7,7 +7,6 @@ nodes that follow each other in topological order are a group: no path leads out
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import groupby
 
 import onnx
@@ -24,7 +23,7 @@ from quantglow.ir.graph.signature import Signature
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.size import symbols
 from quantglow.runtime.programs.symbolic_graphs import case_template, fitting, free_case
-from quantglow.support.errors import ModelError, UnsupportedOpError
+from quantglow.support.errors import ModelError
 
 HINTS = (8, 16, 64, 224, 1)
 """Sizes of free dimensions that are tried, in this order: networks do not take all of them."""
@@ -62,24 +61,17 @@ def _free_scope(source: Source) -> ImportScope:
     signature = source.signature
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
         raise ModelError(f"the rank of {unranked[0]!r} is not known before a call")
-    refused: ModelError | None = None
-    for hint in HINTS:
-        dims = {
-            p.name: [d if isinstance(d, int) else hint for d in p.dims or ()]
-            for p in signature.inputs
-        }
-        case = Case.of({name: tuple(shape) for name, shape in dims.items()})
+    refusals: list[ModelError] = []
+    for hint in HINTS if signature.is_free else HINTS[:1]:
+        case = _case_at(signature, hint)
         template = case_template(signature, case)
         sizes, guards = symbols(fitting(template, case) or {})
         free = free_case(template, sizes, ())
-        with suppress(UnsupportedOpError):
-            try:
-                return source.scope(free.shape_map, None, fallback=True, guards=guards)
-            except ModelError as error:
-                refused = refused or error
-        if not signature.is_free:
-            break
-    raise refused or ModelError("no sizes of its free dimensions are known")
+        try:
+            return source.scope(free.shape_map, None, fallback=True, guards=guards)
+        except ModelError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _case_at(signature: Signature, size: int) -> Case:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.ep.interface import Model, Tensor
+from quantglow.ep.interface import CModel, CTensor
 from quantglow.importer.onnx.source import Source, open_light
 from quantglow.support.arrays import Array
 
@@ -25,11 +25,11 @@ def array_at(address: int, shape: tuple[int, ...], onnx_type: int) -> Array:
 
 def input_arrays(tensors: Any, count: int) -> list[Array]:
     """The inputs of a call, where the caller has them."""
-    read: list[Tensor] = [tensors[i] for i in range(count)]
+    read: list[CTensor] = [tensors[i] for i in range(count)]
     return [array_at(t.data, tuple(t.dims[: t.rank]), t.type) for t in read]
 
 
-def read_model(model: Model, *, is_kept: bool) -> Source:
+def read_model(model: CModel, *, is_kept: bool) -> Source:
     """The model of a graph; ``is_kept``: with copies of its weights, which onnxruntime may free."""
     proto = onnx.ModelProto.FromString(ctypes.string_at(model.model, model.nbytes))
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}

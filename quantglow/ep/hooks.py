@@ -15,7 +15,7 @@ import numpy as np
 from quantglow.api.compile import compile_source
 from quantglow.ep.claiming import claim_nodes
 from quantglow.ep.graphs import input_arrays, read_model
-from quantglow.ep.interface import COUNTS, FUNCTIONS, MESSAGE_NBYTES, VERSION, Hooks, Word
+from quantglow.ep.interface import COUNTS, FUNCTIONS, MESSAGE_NBYTES, VERSION, CHooks, Word
 from quantglow.ep.reports import Claim, remember
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.signature import entering
@@ -103,7 +103,7 @@ class PluggedModel:
         if not isinstance(executable, LlvmExecutable) or not is_plain:
             return None
         if served.case is not None and served.case.values:
-            return None  # of one shape, other values have other programs
+            return None  # other values of the same shapes have other programs
         return executable.native_call(
             [port.name for port in signature.inputs], [port.name for port in signature.outputs]
         )
@@ -183,16 +183,16 @@ def _prepare(model: int, tensors: Any, count: int, program: Any, message: int) -
 
 def _context(program: int, context: Any, message: int) -> int:
     plugged, out = _programs[program], context.contents
-    taken = plugged.call.take_context()
-    plugged.contexts.append(taken)
-    out.arguments, out.table = taken.arguments.ctypes.data, taken.table.ctypes.data
-    out.outside = taken.outside.ctypes.data
+    memory = plugged.call.take_context()
+    plugged.contexts.append(memory)
+    out.arguments, out.table = memory.arguments.ctypes.data, memory.table.ctypes.data
+    out.outside = memory.outside.ctypes.data
     return 0
 
 
 def _run(model: int, kernel: int, tensors: Any, count: int, message: int) -> int:
     for position, result in enumerate(_models[model].run(input_arrays(tensors, count))):
-        array = np.asarray(result, order="C")  # of rank 0 as it is
+        array = np.asarray(result, order="C")  # unlike ascontiguousarray, rank 0 stays
         dims = (Word * max(array.ndim, 1))(*array.shape)
         address = _library[0].qg_output(kernel, position, dims, array.ndim)
         if not address and array.size:
@@ -247,7 +247,7 @@ def install(path: str) -> None:
         library.qg_output.restype = ctypes.c_void_p
         library.qg_output.argtypes = [ctypes.c_void_p, Word, ctypes.c_void_p, Word]
         functions = {name: FUNCTIONS[name](_hook(hook)) for name, hook in HOOKS.items()}
-        hooks = Hooks(VERSION, **functions)
+        hooks = CHooks(VERSION, **functions)
         if library.qg_set_hooks(ctypes.byref(hooks)):
             raise BackendError(
                 f"the plug-in {path!r} is of another version than quantglow. Remedy: pip install "
@@ -258,7 +258,7 @@ def install(path: str) -> None:
 
 
 def counts() -> dict[str, int]:
-    """What the plug-in has done in this process, by ``interface.COUNTS``."""
+    """The numbers of what the plug-in has done in this process, by ``interface.COUNTS``."""
     if not _library:
         return dict.fromkeys(COUNTS, 0)
     words = (Word * len(COUNTS)).in_dll(_library[0], "qg_counts")

@@ -19,30 +19,30 @@ Words = ctypes.POINTER(Word)
 Pointer = ctypes.c_void_p
 
 
-class Weight(ctypes.Structure):
+class CWeight(ctypes.Structure):
     """A weight of a graph, whose elements stay where onnxruntime has them."""
 
     _fields_ = [("name", ctypes.c_char_p), ("data", Pointer), ("nbytes", Word)]
 
 
-class Model(ctypes.Structure):
+class CModel(ctypes.Structure):
     """The bytes of an ONNX model, and the weights whose data is not in it."""
 
     _fields_ = [
         ("model", Pointer),
         ("nbytes", Word),
-        ("weights", ctypes.POINTER(Weight)),
+        ("weights", ctypes.POINTER(CWeight)),
         ("weight_count", Word),
     ]
 
 
-class Tensor(ctypes.Structure):
+class CTensor(ctypes.Structure):
     """An input of a call; ``type`` is that of a ``TensorProto``."""
 
     _fields_ = [("data", Pointer), ("dims", Words), ("rank", Word), ("type", Word)]
 
 
-class Program(ctypes.Structure):
+class CProgram(ctypes.Structure):
     """Machine code for one combination of input shapes; see ``NativeCall``."""
 
     _fields_ = [
@@ -61,27 +61,27 @@ class Program(ctypes.Structure):
     ]
 
 
-class Context(ctypes.Structure):
+class CContext(ctypes.Structure):
     """Memory of one running call."""
 
     _fields_ = [("arguments", Pointer), ("table", Pointer), ("outside", Pointer)]
 
 
-_Tensors, _Model = ctypes.POINTER(Tensor), ctypes.POINTER(Model)
+_Tensors, _Model = ctypes.POINTER(CTensor), ctypes.POINTER(CModel)
 Status = ctypes.c_int32
 
 FUNCTIONS: dict[str, Any] = {
     "claim": ctypes.CFUNCTYPE(Status, _Model, Word, ctypes.POINTER(Status), Pointer),
     "compile": ctypes.CFUNCTYPE(Word, _Model, ctypes.c_char_p, Pointer),
-    "prepare": ctypes.CFUNCTYPE(Status, Word, _Tensors, Word, ctypes.POINTER(Program), Pointer),
-    "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(Context), Pointer),
+    "prepare": ctypes.CFUNCTYPE(Status, Word, _Tensors, Word, ctypes.POINTER(CProgram), Pointer),
+    "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
     "run": ctypes.CFUNCTYPE(Status, Word, Pointer, _Tensors, Word, Pointer),
     "release": ctypes.CFUNCTYPE(None, Word),
 }
 """Types of the hooks, in the order of the struct."""
 
 
-class Hooks(ctypes.Structure):
+class CHooks(ctypes.Structure):
     """Quantglow's side: functions that the plug-in calls."""
 
     _fields_ = [("interface", Word), *FUNCTIONS.items()]

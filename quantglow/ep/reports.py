@@ -1,4 +1,4 @@
-"""What became of the graphs that onnxruntime showed: nodes that quantglow took, and the others."""
+"""Reports on the graphs that onnxruntime showed: nodes that quantglow took, and the others."""
 
 from __future__ import annotations
 

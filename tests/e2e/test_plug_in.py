@@ -44,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(library: Path, script: str, path: Path | None = None) -> str:
-    """What a process says that runs a script; ``path``: packages that come before all others."""
+    """The output of a process that runs a script; ``path``: packages that come before others."""
     places = [str(ROOT)] if path is None else [str(path), str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-c", START + script, str(PACKAGE), str(library), str(ROOT)]
@@ -165,7 +165,7 @@ def test_the_wheel_has_the_library(tmp_path: Path) -> None:
 
 
 def outcome(case: Any) -> str:
-    """What becomes of a case of ONNX's node tests."""
+    """The outcome of a case of ONNX's node tests."""
     inputs, outputs = case.data_sets[0]
     arrays = [as_fed(value) for value in (*inputs, *outputs)]
     if any(not isinstance(array, np.ndarray) or array.dtype.kind in "OUV" for array in arrays):
