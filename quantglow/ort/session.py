@@ -169,13 +169,22 @@ def _load_session(model: bytes | str, num_threads: int, optimize: bool, exact_su
     if exact_sums:
         options.add_session_config_entry(EXACT_SUMS, "1")
     cancel = getattr(options, "set_load_cancellation_flag", bool)  # since 1.21
-    call = partial(ort.InferenceSession, model, options, ["CPUExecutionProvider"])
+    call = partial(_new_session, ort.InferenceSession, model, options)
     try:
         return endable(call, lambda: cancel(True))
     except failures() as error:
         if exact_sums:  # for these, it rewrites convolutions to nodes that it has no kernel for
             return _load_session(model, num_threads, optimize, exact_sums=False)
         raise FallbackError(f"onnxruntime cannot load the model: {error}") from error
+
+
+def _new_session(kind: Any, model: bytes | str, options: Any) -> Any:
+    """A session of onnxruntime's own kernels, also where ``use`` of the plug-in gives all sessions
+    of this process its provider."""
+    session = kind.__new__(kind)
+    construct = getattr(kind.__init__, "__wrapped__", kind.__init__)
+    construct(session, model, options, ["CPUExecutionProvider"])
+    return session
 
 
 def runtime() -> ModuleType:

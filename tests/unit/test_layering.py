@@ -34,13 +34,14 @@ ROOMS = (
     "data",
     "backend",
     "torch_backend",
+    "ep",
     "cli",
     "__main__",
 )
 """Folders and files of the package, the lowest first: each may import those before it."""
 
 DOORS = {
-    "onnx": ("importer/onnx", "importer/tflite", "export/onnx", "ort", "backend.py"),
+    "onnx": ("importer/onnx", "importer/tflite", "export/onnx", "ort", "backend.py", "ep"),
     "google": ("importer/onnx", "export/onnx", "ort"),
     "llvmlite": ("codegen/llvm", "runtime/jit"),
     "onnxruntime": ("ort", "evaluation/baselines"),

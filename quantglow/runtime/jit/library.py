@@ -30,6 +30,7 @@ from quantglow.support import debug
 from quantglow.support.arguments import limit
 from quantglow.support.errors import CompileBudgetError
 from quantglow.support.processes import threads
+from quantglow.support.processes.quota import within_quota
 from quantglow.support.processes.system import at_fork, processors
 from quantglow.support.processes.threads import submit_task
 
@@ -242,8 +243,9 @@ def _compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit
     Texts of kernels are large, so few of them wait.  An error, or Ctrl-C, drops those that wait,
     and ends the block as soon as the kernels being compiled are done.
     """
-    pool = ThreadPoolExecutor(len(processors()), "quantglow-compile")
-    room = threading.Semaphore(len(processors()) + QUEUED)
+    workers = within_quota(len(processors()))
+    pool = ThreadPoolExecutor(workers, "quantglow-compile")
+    room = threading.Semaphore(workers + QUEUED)
 
     def submit(symbol: str, text: str) -> Future[bytes]:
         room.acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from quantglow.ir.ops.indexing import out_of_range
 from quantglow.ir.symbolic.expression import Values
 from quantglow.runtime.native.buffers import uninitialized
 from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, array_addresses
+from quantglow.runtime.native.native_call import NativeCall
 from quantglow.runtime.native.program_table import NO_VALUES, Binding, Kind, ProgramTable
-from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
+from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL, entries
 from quantglow.runtime.native.threads import run_table, table_walk
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -270,6 +272,26 @@ class LlvmExecutable(Concise):
         """Keep a context whose arena another program may use meanwhile."""
         self._idle[id(context.arena)] = context
         self.loaded.arenas.give(context.arena)
+
+    def native_call(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeCall | None:
+        """The program as numbers, its inputs and outputs in the order of these names; None where a
+        run takes more than one thread, or has to be ended at Ctrl-C, or gives other outputs."""
+        if self.crew > 1 or self.is_long or list(outputs) != self.output_names:
+            return None
+        places, shapes = self.table.places, [shape for shape, _ in self.binding.outputs]
+        order = [*map(list(inputs).index, self.table.input_names)]
+        order += range(len(inputs), len(inputs) + len(outputs))
+        return NativeCall(
+            self,
+            ctypes.cast(entries(self.target).run_alone, ctypes.c_void_p).value or 0,
+            self.table.count,
+            np.array(places.external, np.int64),
+            np.array(order, np.int64)[places.ends],
+            np.array(self._external_offsets, np.int64),
+            np.array(list(map(len, shapes)), np.int64),
+            np.array([size for shape in shapes for size in shape], np.int64),
+            len(self.table.indexed),
+        )
 
     @cached_property
     def crew(self) -> int:

@@ -33,6 +33,7 @@ from quantglow.support import debug
 from quantglow.support.arguments import brief, choice, instance, integer
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError, OptionError
+from quantglow.support.processes.quota import within_quota
 from quantglow.support.processes.system import processors
 from quantglow.support.processes.threads import submit_task
 from quantglow.transforms.partition import Backend, Executable, Segment, branches_apart, partition
@@ -330,15 +331,17 @@ def _facts_from(data: Any) -> tuple[PlanFigures, int]:
 
 
 def thread_count(num_threads: int | None) -> int:
-    """``num_threads`` if it is valid, the physical cores for None.  Raises ``OptionError``."""
+    """``num_threads`` if it is valid, the cores that are available for None.  Raises
+    ``OptionError``."""
     if num_threads is None:
-        return physical_cores()
+        return available_cores()
     return integer("num_threads", num_threads, 1, MAX_THREADS)
 
 
-def physical_cores() -> int:
-    """Number of cores that this process may run on; hyper-threads of one core count once."""
-    return len({_core_name(cpu) for cpu in processors()})
+def available_cores() -> int:
+    """Number of cores that this process may use at once: those on which it may run, of which
+    hyper-threads count once, and no more than its control groups leave it the time of."""
+    return within_quota(len({_core_name(cpu) for cpu in processors()}))
 
 
 def _core_name(cpu: int) -> str:
@@ -359,7 +362,7 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
     here, because compiling the whole graph raises them again.  An error in the block, or Ctrl-C,
     drops the kernels that are not being compiled yet.
     """
-    if physical_cores() < 2:
+    if available_cores() < 2:
         yield _nothing
         return
     ended = threading.Event()

@@ -20,7 +20,7 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.runtime.native.program_store import ProgramStore
-from quantglow.runtime.programs.build import Build, Compiler, ProgramBackend, physical_cores
+from quantglow.runtime.programs.build import Build, Compiler, ProgramBackend, available_cores
 from quantglow.runtime.programs.program_keys import key_of_case, key_of_graph
 from quantglow.runtime.shapes.specializations import AtCase, Served
 from quantglow.support.processes import threads
@@ -113,7 +113,7 @@ class OftenUsed:
         if self._calls[case] >= OFTEN and is_free:
             del self._calls[case]
             self._tried.add(case)
-            if physical_cores() > 1:
+            if available_cores() > 1:
                 self._start(case)
 
     def leave(self, case: Case) -> None:

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.runtime.programs.build import Compiler, physical_cores, thread_count
+from quantglow.runtime.programs.build import Compiler, available_cores, thread_count
 from tests.support.small_network import SHAPE, small_model, small_samples
 
 
@@ -133,9 +133,9 @@ def test_a_forked_process_runs_the_model(compiled: Any) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_threads_default_to_the_physical_cores() -> None:
-    assert thread_count(None) == physical_cores()
+def test_threads_default_to_the_available_cores() -> None:
+    assert thread_count(None) == available_cores()
 
 
-def test_physical_cores_are_no_more_than_the_processors() -> None:
-    assert 1 <= physical_cores() <= len(os.sched_getaffinity(0))
+def test_available_cores_are_no_more_than_the_processors() -> None:
+    assert 1 <= available_cores() <= len(os.sched_getaffinity(0))

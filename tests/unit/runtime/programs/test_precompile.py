@@ -47,7 +47,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
     monkeypatch.setattr("quantglow.runtime.native.compilation.library", library)
     monkeypatch.setattr(KernelLibrary, "compile", recorded)
     monkeypatch.setattr(KernelLibrary, "load_calls", loading)
-    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    monkeypatch.setattr(precompile, "available_cores", lambda: 2)
     return collected
 
 
@@ -64,7 +64,7 @@ def test_all_kernels_are_compiled_beside_the_rounding_of_weights(compiling: Thre
 def test_with_one_core_nothing_runs_beside(
     compiling: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompile, "physical_cores", lambda: 1)
+    monkeypatch.setattr(precompile, "available_cores", lambda: 1)
     qg.quantize_and_compile(small_model(), small_samples(), verify=False)
     assert set(compiling) == {threading.current_thread().name}
 
@@ -81,7 +81,7 @@ def test_compiling_the_graph_raises_the_errors_of_llvm(
     def refused(*arguments: Any, **options: Any) -> None:
         raise BackendError("refused")
 
-    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    monkeypatch.setattr(precompile, "available_cores", lambda: 2)
     monkeypatch.setattr(compilation, "load_kernels", refused)
     monkeypatch.setattr(compilation, "compile_program", refused)
     with pytest.raises(BackendError, match="refused"):
@@ -99,7 +99,7 @@ def test_an_error_beside_drops_the_kernels_that_wait(monkeypatch: pytest.MonkeyP
             checks.append(1)
             time.sleep(0.02)
 
-    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    monkeypatch.setattr(precompile, "available_cores", lambda: 2)
     monkeypatch.setattr(Compiler, "load_kernels", load_kernels)
     compiler, graph = Compiler.of("native"), qg.import_model(small_model())
 

@@ -1,0 +1,124 @@
+/* The shim between onnxruntime and quantglow: what its files share.
+ *
+ * onnxruntime calls the shim by its C interface for plug-in execution providers.  The shim calls
+ * quantglow, which is Python, by a table of hooks: to claim nodes, to compile, and for each new
+ * combination of input shapes.  Further calls run machine code, without Python.
+ */
+#ifndef QUANTGLOW_EP_H
+#define QUANTGLOW_EP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "onnxruntime_c_api.h"
+
+#define QG_EXPORT __attribute__((visibility("default")))
+#define QG_PROVIDER "QuantglowExecutionProvider"
+#define QG_VERSION "0.3.0"
+
+/* The oldest interface that has all functions that the shim calls: onnxruntime 1.24. */
+#define QG_LEAST_API 24
+
+/* Version of the structs below, which quantglow/ep/interface.py mirrors. */
+#define QG_INTERFACE 1
+
+#define QG_MESSAGE_NBYTES 4096
+
+/* The interface that onnxruntime and the shim agreed on. */
+extern const OrtApi *qg_ort;
+extern const OrtEpApi *qg_ort_ep;
+extern uint32_t qg_api_version;
+
+OrtStatus *qg_fail(const char *message);
+
+#define QG_TRY(call)                         \
+  do {                                       \
+    OrtStatus *status_of_call = (call);      \
+    if (status_of_call != NULL) return status_of_call; \
+  } while (0)
+
+/* A weight of a graph; its elements stay where onnxruntime has them. */
+typedef struct {
+  const char *name;
+  const void *data;
+  int64_t nbytes;
+} QgWeight;
+
+/* A graph as the bytes of an ONNX model, without the data of its large weights. */
+typedef struct {
+  const void *model;
+  int64_t nbytes;
+  const QgWeight *weights;
+  int64_t weight_count;
+} QgModel;
+
+/* An input of a call. */
+typedef struct {
+  const void *data;
+  const int64_t *dims;
+  int64_t rank;
+  int64_t type; /* ONNXTensorElementDataType */
+} QgTensor;
+
+/* Machine code for one combination of input shapes; see NativeCall in quantglow. */
+typedef struct {
+  int64_t is_native; /* 0: the hook `run` serves these shapes */
+  void (*walk)(void *table, int64_t rows);
+  int64_t rows;
+  int64_t pointer_count;    /* pointers to inputs and outputs in the table */
+  const int64_t *positions; /* of the pointers among the arguments of all kernels */
+  const int64_t *ends;      /* the input or output of each: inputs first */
+  const int64_t *offsets;   /* bytes of each from the beginning of that */
+  int64_t output_count;
+  const int64_t *ranks; /* of the outputs */
+  const int64_t *dims;  /* of all outputs, one after the other */
+  int64_t check_count;  /* words that tell of indices out of range */
+  int64_t number;       /* of the program, for the hook `context` */
+} QgProgram;
+
+/* Memory of one running call. */
+typedef struct {
+  int64_t *arguments;
+  void *table;
+  int64_t *outside;
+} QgContext;
+
+/* quantglow's side.  Each returns 0, or -1 and a message; `compile` returns a number above 0. */
+typedef struct {
+  int64_t interface;
+  /* The group of each node of a graph, 0 for those that onnxruntime keeps. */
+  int32_t (*claim)(const QgModel *, int64_t node_count, int32_t *groups, char *message);
+  int64_t (*compile)(const QgModel *, const char *options, char *message);
+  int32_t (*prepare)(int64_t model, const QgTensor *inputs, int64_t count, QgProgram *,
+                     char *message);
+  int32_t (*context)(int64_t program, QgContext *, char *message);
+  /* A call in Python, for what has no machine code of its own. */
+  int32_t (*run)(int64_t model, void *kernel_context, const QgTensor *inputs, int64_t count,
+                 char *message);
+  void (*release)(int64_t model);
+} QgHooks;
+
+/* The hooks, or NULL where Python has ended or never began. */
+const QgHooks *qg_hooks(void);
+
+/* graph_writer.c */
+typedef struct QgScratch QgScratch;
+QgScratch *qg_new_scratch(void);
+void qg_free_scratch(QgScratch *);
+void *qg_take(QgScratch *, size_t nbytes); /* zeros, freed with the scratch */
+OrtStatus *qg_write_model(QgScratch *, const OrtGraph *, const OrtNode *fused, QgModel *out);
+
+/* compute.c */
+OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out);
+void qg_release_compute_info(OrtNodeComputeInfo *);
+
+/* provider.c */
+OrtStatus *qg_new_ep(const OrtSessionOptions *, const OrtLogger *, OrtEp **out);
+void qg_release_ep(OrtEp *);
+
+/* What the shim has done, for tests: see `QgCount`. */
+enum QgCount { QG_CLAIMS, QG_COMPILES, QG_PREPARES, QG_CONTEXTS, QG_NATIVE, QG_PYTHON, QG_COUNTS };
+extern int64_t qg_counts[QG_COUNTS];
+#define QG_ADD(which) __atomic_add_fetch(&qg_counts[which], 1, __ATOMIC_RELAXED)
+
+#endif

@@ -1,0 +1,87 @@
+"""The structs that the plug-in's C code shares with Python: ``src/quantglow_ep.h``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+VERSION = 1
+"""Version of the structs, as ``QG_INTERFACE`` says."""
+
+MESSAGE_NBYTES = 4096
+"""Room for a message of a hook, with the 0 at its end."""
+
+COUNTS = ("claims", "compiles", "prepares", "contexts", "native", "python")
+"""Names of what the plug-in counts, in its order."""
+
+Word = ctypes.c_int64
+Words = ctypes.POINTER(Word)
+Pointer = ctypes.c_void_p
+
+
+class CWeight(ctypes.Structure):
+    """A weight of a graph, whose elements stay where onnxruntime has them."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("data", Pointer), ("nbytes", Word)]
+
+
+class CModel(ctypes.Structure):
+    """The bytes of an ONNX model, and the weights whose data is not in it."""
+
+    _fields_ = [
+        ("model", Pointer),
+        ("nbytes", Word),
+        ("weights", ctypes.POINTER(CWeight)),
+        ("weight_count", Word),
+    ]
+
+
+class CTensor(ctypes.Structure):
+    """An input of a call; ``type`` is that of a ``TensorProto``."""
+
+    _fields_ = [("data", Pointer), ("dims", Words), ("rank", Word), ("type", Word)]
+
+
+class CProgram(ctypes.Structure):
+    """Machine code for one combination of input shapes; see ``NativeCall``."""
+
+    _fields_ = [
+        ("is_native", Word),
+        ("walk", Pointer),
+        ("rows", Word),
+        ("pointer_count", Word),
+        ("positions", Pointer),
+        ("ends", Pointer),
+        ("offsets", Pointer),
+        ("output_count", Word),
+        ("ranks", Pointer),
+        ("dims", Pointer),
+        ("check_count", Word),
+        ("number", Word),
+    ]
+
+
+class CContext(ctypes.Structure):
+    """Memory of one running call."""
+
+    _fields_ = [("arguments", Pointer), ("table", Pointer), ("outside", Pointer)]
+
+
+_Tensors, _Model = ctypes.POINTER(CTensor), ctypes.POINTER(CModel)
+Status = ctypes.c_int32
+
+FUNCTIONS: dict[str, Any] = {
+    "claim": ctypes.CFUNCTYPE(Status, _Model, Word, ctypes.POINTER(Status), Pointer),
+    "compile": ctypes.CFUNCTYPE(Word, _Model, ctypes.c_char_p, Pointer),
+    "prepare": ctypes.CFUNCTYPE(Status, Word, _Tensors, Word, ctypes.POINTER(CProgram), Pointer),
+    "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
+    "run": ctypes.CFUNCTYPE(Status, Word, Pointer, _Tensors, Word, Pointer),
+    "release": ctypes.CFUNCTYPE(None, Word),
+}
+"""Types of the hooks, in the order of the struct."""
+
+
+class CHooks(ctypes.Structure):
+    """Quantglow's side: functions that the plug-in calls."""
+
+    _fields_ = [("interface", Word), *FUNCTIONS.items()]

@@ -1,0 +1,202 @@
+"""The plug-in in processes of its own: versions of onnxruntime, forks, ends, wheel, node tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow import ep
+from tests.support.plug_in import PACKAGE, build, session
+from tools.conformance import as_fed, cases
+
+ROOT = Path(__file__).parents[2]
+
+START = """
+import sys, numpy as np, onnxruntime as ort
+sys.path.insert(0, sys.argv[1])
+import onnxruntime_ep_quantglow as plug_in
+plug_in.get_library_path = lambda: sys.argv[2]
+from quantglow import ep
+x = np.random.default_rng(0).random((1, 1, 28, 28), np.float32)
+def opened(name="mnist_cnn.onnx"):
+    path = f"{sys.argv[3]}/datasets/{name}"
+    devices = [d for d in ort.get_ep_devices() if d.ep_name == plug_in.EP_NAME]
+    options = ort.SessionOptions()
+    options.add_provider_for_devices(devices, {"num_threads": "1"})
+    session = ort.InferenceSession(path, options)
+    session.disable_fallback()
+    return session
+def run(session):
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("plug_in"))
+
+
+def python(library: Path, script: str, path: Path | None = None) -> str:
+    """The output of a process that runs a script; ``path``: packages that come before others."""
+    places = [str(ROOT)] if path is None else [str(path), str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    command = [sys.executable, "-c", START + script, str(PACKAGE), str(library), str(ROOT)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_with_a_live_session_ends_well(library: Path) -> None:
+    said = python(library, "plug_in.register(); s = opened(); run(s); print(ep.counts()['native'])")
+    assert said == "1\n"
+
+
+@pytest.mark.slow
+def test_a_session_outlives_its_registration(library: Path) -> None:
+    script = """
+plug_in.register(); s = opened(); before = run(s)
+ort.unregister_execution_provider_library(plug_in.EP_NAME)
+print(np.array_equal(run(s), before))
+"""
+    assert python(library, script) == "True\n"
+
+
+@pytest.mark.slow
+def test_a_forked_child_runs_sessions_and_opens_new_ones(library: Path) -> None:
+    script = """
+import os
+plug_in.register(); s = opened(); before = run(s)
+child = os.fork()
+if child == 0:
+    fine = np.array_equal(run(s), before) and np.array_equal(run(opened()), before)
+    os._exit(0 if fine else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert python(library, script) == "0\n"
+
+
+@pytest.mark.slow
+def test_sessions_of_two_hundred_turns_leave_no_memory(library: Path) -> None:
+    script = """
+import gc
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+plug_in.register()
+for turn in range(200):
+    s = opened("mnist_cnn_nncf.onnx"); run(s); del s
+    if turn == 40: gc.collect(); first = resident()
+gc.collect(); print((resident() - first) // 2**20)
+s = opened(); run(s); first = resident()
+for _ in range(100_000): run(s)
+print((resident() - first) // 2**20)
+"""
+    sessions, runs = map(int, python(library, script).split())
+    assert sessions < 24 and runs < 4
+
+
+@pytest.mark.slow
+def test_packages_that_ask_for_the_cpu_alone_get_the_provider(library: Path) -> None:
+    """But for the sessions that quantglow makes itself, which would come back to it."""
+    script = """
+plain = run(ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx"))
+plug_in.use(num_threads=1); plug_in.use()
+for providers in (None, ["CPUExecutionProvider"]):
+    s = ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx", providers=providers)
+    print(s.get_providers()[0], np.abs(run(s) - plain).max() < 1e-4)
+from quantglow.ort.session import open_session
+model = open(f"{sys.argv[3]}/datasets/mnist_cnn.onnx", "rb").read()
+print(open_session(model, 1).session.get_providers())
+"""
+    said = python(library, script)
+    assert said.count("QuantglowExecutionProvider True") == 2
+    assert said.endswith("['CPUExecutionProvider']\n")
+
+
+def installed(folder: Path, *packages: str) -> Path:
+    """A folder with packages of other versions than those of the tests."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    result = subprocess.run([*command, *packages], capture_output=True, text=True)
+    if result.returncode and "http" in result.stderr and "No matching" not in result.stderr:
+        pytest.skip(f"onnxruntime cannot be downloaded: {result.stderr[-300:]}")
+    assert result.returncode == 0, result.stderr[-1000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_the_oldest_version_of_onnxruntime_takes_the_same_library(
+    library: Path, tmp_path: Path
+) -> None:
+    path = installed(tmp_path, "onnxruntime==1.24.4")
+    script = "plug_in.register(); print(ort.__version__, len(run(opened())), ep.counts()['native'])"
+    assert python(library, script, path) == "1.24.4 1 1\n"
+
+
+@pytest.mark.slow
+def test_an_older_version_is_refused_with_the_reason(library: Path, tmp_path: Path) -> None:
+    path = installed(tmp_path, "onnxruntime==1.23.2")
+    script = """
+try:
+    plug_in.register()
+except Exception as error:
+    print(error)
+print(ort.get_available_providers()[-1])
+"""
+    said = python(library, script, path)
+    assert "needs onnxruntime 1.24" in said and said.endswith("CPUExecutionProvider\n")
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_library(tmp_path: Path) -> None:
+    source = tmp_path / "source"  # pip builds in the folder that it gets
+    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("build", "*.so", "*.egg-info"))
+    path = installed(tmp_path / "installed", str(source))
+    library = path / "onnxruntime_ep_quantglow" / "libquantglow_ep.so"
+    assert 20_000 < library.stat().st_size < 200_000
+    script = "plug_in.register(); print(len(run(opened())))"
+    assert python(library, script, path) == "1\n"
+
+
+def outcome(case: Any) -> str:
+    """The outcome of a case of ONNX's node tests."""
+    inputs, outputs = case.data_sets[0]
+    arrays = [as_fed(value) for value in (*inputs, *outputs)]
+    if any(not isinstance(array, np.ndarray) or array.dtype.kind in "OUV" for array in arrays):
+        return "other kinds"  # strings, sequences, and types that onnxruntime feeds by no array
+    feeds = dict(zip([end.name for end in case.model.graph.input], arrays, strict=False))
+    before = ep.counts()["compiles"]
+    try:
+        opened = session(case.model)
+        actual = opened.run(None, feeds)
+    except Exception as error:  # noqa: BLE001 - onnxruntime has no kernel, which is no fault of ours
+        return "refused" if ep.counts()["compiles"] == before else f"failed: {error}"
+    if ep.counts()["compiles"] == before:
+        return "left"
+    return "right" if all(map(is_near, actual, arrays[len(inputs) :])) else "wrong"
+
+
+def is_near(actual: Any, expected: Any) -> bool:
+    one, other = np.asarray(actual), np.asarray(expected)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.kind in "fV":
+        pair = one.astype(np.float64), other.astype(np.float64)
+        return bool(np.allclose(*pair, rtol=1e-3, atol=1e-5, equal_nan=True))
+    return np.array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_node_tests_are_right_where_nodes_are_claimed() -> None:
+    outcomes: dict[str, list[str]] = {}
+    for case in cases():
+        outcomes.setdefault(outcome(case), []).append(case.name)
+    others = outcomes.keys() - {"right", "left", "refused", "other kinds"}
+    assert not others, {key: outcomes[key][:5] for key in others}
+    assert len(outcomes["right"]) > 1000
