@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from quantglow.api.models.families import Built, open_late_family
+from quantglow.api.models.families import Built, open_family
 from quantglow.api.models.programs import free_programs, loop_driver
 from quantglow.importer.onnx import Source, open_model
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ort.session import Session, failures
 from quantglow.runtime.exports.onnx_models import whole_model
 from quantglow.runtime.programs.build import Compiler
@@ -96,7 +96,9 @@ def are_programs_right(seed: int, points: Sequence[Callable[..., None]] | None =
         return False
     source, compiler = case.source, Compiler.of(num_threads=1 + seed % 3)
     compiler = replace(compiler, drivers=(loop_driver(compiler),))
-    programs = LatePrograms(source.signature, open_late_family(source).make, compiler)
+    programs = LatePrograms(
+        source.signature, open_family(source, late_results=LateResults.SYMBOLIC).make, compiler
+    )
     try:
         programs.executable(shapes_of(case.samples[0]))
     except UnsupportedOpError:
@@ -110,7 +112,10 @@ def is_export_right(seed: int) -> bool:
     case = late_case(seed)
     if case is None:
         return False
-    programs = free_programs(Built(open_late_family(case.source)), Compiler.of(num_threads=1))
+    programs = free_programs(
+        Built(open_family(case.source, late_results=LateResults.SYMBOLIC)),
+        Compiler.of(num_threads=1),
+    )
     try:
         if not programs.signature.is_free:
             programs.prepare(shapes_of(case.samples[0]))

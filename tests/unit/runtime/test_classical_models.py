@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.api.pipeline.int8_tail import NO_OUTPUT_OF_NUMBERS
+from quantglow.evaluation.layers import NO_OUTPUT_OF_NUMBERS
 from tests.support.combinations import covering
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 
