@@ -60,17 +60,13 @@ def sizes_are_decided(
 
 
 @pytest.fixture(scope="module")
-def in_parts() -> Iterator[None]:
-    """Models are cut where nodes decide sizes, as those are that have values which no graph holds:
-    strings, sequences, results of loops with computed trips."""
-    from quantglow.importer.onnx import Source
-    from quantglow.support.errors import UnsupportedOpError
+def with_opaque_results() -> Iterator[None]:
+    """Late results are opaque, see ``tests.support.opaque_results``."""
+    from tests.support.opaque_results import (
+        opaque_results,  # its settings above must be made before
+    )
 
-    def refuse(source: object, case: object) -> None:
-        raise UnsupportedOpError(["no graph holds its values"])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "to_the_end", refuse)
+    with opaque_results():
         yield
 
 

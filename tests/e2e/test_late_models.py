@@ -77,24 +77,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(kind: str, folder: Path) -> Path:
-    """The file of the int8 model; an ONNX file where there is none."""
-    compiled = quantized(kind)
-    if isinstance(compiled, qg.PartlyCompiledModel | qg.CompiledModel):
-        path = folder / f"{kind}.qgm"
-        if not path.exists():
-            compiled.save(path)
-        return path
-    path = folder / f"{kind}.onnx"
-    compiled.export_onnx(path)
+    """The file of the int8 model."""
+    path = folder / f"{kind}.qgm"
+    if not path.exists():
+        quantized(kind).save(path)
     return path
 
 
 def fresh(kind: str, folder: Path, threads: int = 2) -> Any:
     """The model as another process has it before its first call."""
-    path = saved(kind, folder)
-    if path.suffix == ".onnx":
-        return qg.compile(path, num_threads=threads)
-    return qg.load(path, num_threads=threads)
+    return qg.load(saved(kind, folder), num_threads=threads)
 
 
 def same(results: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -211,10 +203,7 @@ def test_a_profile_in_place_of_samples_makes_late_parts_int8(kind: str) -> None:
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("kind", kinds())
 def test_a_saved_model_gives_the_same(kind: str, folder: Path) -> None:
-    compiled = quantized(kind)
-    path = saved(kind, folder)
-    assert path.suffix == ".qgm"
-    loaded = qg.load(path, num_threads=2)
+    compiled, loaded = quantized(kind), fresh(kind, folder)
     for feeds in late_model(kind).distinct():
         same(loaded.run(None, feeds), compiled.run(None, feeds))
 

@@ -1,7 +1,7 @@
 """Conditions on a case: float as onnxruntime, int8 the same integers everywhere.
 
-The results also stay the same with other float types at the border (see ``borders``), or cut in
-parts (see ``parts``).  Scopes hold (see ``scopes``).
+The results also stay the same with other float types at the border (see ``borders``), and beside
+outputs that are not compiled (see ``foreign_ends``).  Scopes hold (see ``scopes``).
 
 Float results may differ by rounding.  The effect of rounding on a graph is measured: onnxruntime
 runs it once more on inputs moved by one part in a million, and ten times the change is allowed,
@@ -33,9 +33,9 @@ from quantglow.ir.ops.unary import Relu
 from quantglow.ort.session import failures
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
+from tests.fuzz.foreign_ends import foreign_difference
 from tests.fuzz.free_sizes import free_difference
 from tests.fuzz.integers import first_difference
-from tests.fuzz.parts import parts_difference
 from tests.fuzz.scopes import scope_difference
 from tests.fuzz.unspecified import OPEN, ROUNDED, OpenResults, unspecified_outputs
 from tests.generators.onnx_models.models import Case, Feeds
@@ -123,9 +123,9 @@ def check(case: Case, setting: Setting) -> Difference | None:
             ):
                 return Difference("free sizes", detail)
             if actual is None and (
-                detail := parts_difference(case, setting.level, setting.threads)
+                detail := foreign_difference(case, setting.level, setting.threads)
             ):
-                return Difference("parts", detail)
+                return Difference("foreign ends", detail)
             if actual is None and (detail := scope_difference(case)):
                 return Difference("scopes", detail)
             return actual

@@ -26,9 +26,11 @@ from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, altered_bytes, interrup
 from tests.support.cascade import picture
 from tests.support.choosing_rows import choosing_rows
 from tests.support.free_network import free_model, image
-from tests.support.int8_tail import chosen_rows, int8_tail_model
+from tests.support.late_products import chosen_rows, late_products
+from tests.support.opaque_results import opaque_results
 from tests.support.rcnn import rcnn
 from tests.support.small_network import small_model, small_samples
+from tests.unit.runtime.saved.test_saved_versions import FILES
 
 MANIFEST = "manifest.json"
 SIZES = (1, 4, 9)
@@ -55,8 +57,8 @@ WORDS = (
 
 @cache
 def originals() -> tuple[dict[str, bytes], ...]:
-    """The members of an int8 file of fixed shapes, one of free shapes, one with a tail, one
-    with an int8 tail, and a detector.
+    """The members of an int8 file of fixed shapes, one of free shapes, others whose results decide
+    shapes, one of opaque results, and those of earlier releases that have parts.
     """
     samples = [image((1, 3, 8, 8), seed) for seed in range(4)]
     images = [picture(40 + seed, 44, seed) for seed in range(4)]
@@ -65,18 +67,26 @@ def originals() -> tuple[dict[str, bytes], ...]:
         qg.quantize_and_compile(small_model(), small_samples(), progress=False, verify=False),
         qg.quantize_and_compile(free_model(), samples, progress=False, verify=False),
         qg.compile(choosing_rows("rows"), num_threads=1),
-        qg.quantize_and_compile(int8_tail_model(), late, progress=False, verify=False),
+        qg.quantize_and_compile(late_products(), late, progress=False, verify=False),
         qg.quantize_and_compile(rcnn(0.4), images, progress=False, verify=False),
     )
-    return tuple(map(members_of, models))
+    with opaque_results():
+        opaque = qg.quantize_and_compile(late_products(), late, progress=False, verify=False)
+    in_parts = (contents_of(FILES / f"{name}.qgm") for name in ("version10", "nested"))
+    return (*map(members_of, (*models, opaque)), *in_parts)
 
 
 def members_of(model: Any) -> dict[str, bytes]:
     """The members of a model's file."""
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model.qgm")
-        with zipfile.ZipFile(Path(folder) / "model.qgm") as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
+        return contents_of(Path(folder) / "model.qgm")
+
+
+def contents_of(path: Path) -> dict[str, bytes]:
+    """The members of a file."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def damaged(seed: int) -> bytes:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
+from tests.support.detector import SHAPE, detector
 from tests.support.free_network import SHAPES, free_model, image, sum_model
 from tests.support.small_network import small_model, small_samples
-from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
 THREADS = 16
 PATIENCE_SECONDS = 120

@@ -10,7 +10,7 @@ import onnx
 
 from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.size import symbol_name, symbols
@@ -33,7 +33,7 @@ def symbolic_graph(model: onnx.ModelProto, feeds: Feeds) -> Graph:
     case = Case.of({name: array.shape for name, array in feeds.items()})
     template = case_template(source.signature, case)
     sizes, _ = symbols(fitting(template, case) or {})
-    return optimize(source.to_the_end(free_case(template, sizes, case.values)))
+    return optimize(source.at(free_case(template, sizes, case.values), LateResults.SYMBOLIC))
 
 
 def bound(graph: Graph, feeds: Feeds) -> Graph:

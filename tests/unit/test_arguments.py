@@ -292,7 +292,7 @@ NO_OPTIONS = {
     "CompiledModel",
 }
 """Public names without options of their own."""
-NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "PlannedProgram", "ProgramGenerator"}
+NO_OPTIONS |= {"FallbackModel", "PlannedProgram", "ProgramGenerator"}
 NO_OPTIONS |= {"State", "tracing"}
 
 CALLED = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -240,8 +241,12 @@ class OtherWays:
         """The programs of other graphs, those that are tried first at the beginning."""
         others = list(LateResults)
         others = others[others.index(self.tried) + 1 :]
-        families = (open_family(self.source, late_results=late_results) for late_results in others)
-        return [free_programs(Built(family), self.compiler) for family in families]
+        ways = []
+        for late_results in others:
+            with suppress(QuantglowError):  # a model of fixed shapes is imported here
+                family = open_family(self.source, late_results=late_results)
+                ways.append(free_programs(Built(family), self.compiler))
+        return ways
 
     @cached_property
     def _whole(self) -> WholeModel:

@@ -20,7 +20,7 @@ from quantglow.evaluation.accuracy import SAME, UNSEEN, VALIDATION, RightAnswers
 from quantglow.evaluation.layers import affordable
 from quantglow.evaluation.sample_checks import out_of_scale, unlike_training
 from quantglow.importer.onnx import open_model
-from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.graph.family import Case, Family, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature, is_late
 from quantglow.ir.symbolic.size import FixedShape
@@ -137,7 +137,7 @@ def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
             warnings = _data_warnings(imported, samples, case, graph, request.progress)
     if validation is not None:
         checks = _validating(checks, validation, case, family)
-        if checks.validation:
+        if checks.validation and family.late_results is not LateResults.SYMBOLIC:
             checks.validation.check(graph)
     return Calibrated(imported, profile, case, graph, reader, deciding, checks, warnings)
 

@@ -259,10 +259,13 @@ def _external_values(calibrated: Calibrated) -> dict[str, Array]:
 
 
 def _without_external(graph: Graph, values: Collection[str]) -> Graph:
-    """The graph whose layers are timed: values that onnxruntime computes are among its inputs."""
+    """The graph whose layers are timed: numbers that onnxruntime computes are among its inputs, and
+    other values are left out."""
     fed = {name: Input(name=name, tensor=graph.by_name(name).type) for name in values}
     timed = graph.rebuild(lambda node: fed.get(node.name, node))
-    return replace(timed, inputs=(*timed.inputs, *fed.values()))
+    numbers = (node for node in fed.values() if not node.type.dtype.is_object)
+    outputs = (end for end in timed.outputs if not end[1].type.dtype.is_object)
+    return replace(timed, inputs=(*timed.inputs, *numbers), outputs=tuple(outputs))
 
 
 def time_layers(

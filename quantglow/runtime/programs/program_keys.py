@@ -45,7 +45,7 @@ def key_of_case(
     identity: str, case: Case, target: Target, threads: int, schedule: str
 ) -> str | None:
     """The key under which a model of this identity has the key of its program for a case."""
-    text = repr((identity, case.shapes, case.values))
+    text = repr((identity, case.shapes, case.values, case.late))
     return _key("case", text, {}, target, str(threads), schedule)
 
 

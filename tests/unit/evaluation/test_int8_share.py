@@ -14,7 +14,7 @@ import quantglow as qg
 from quantglow.evaluation.int8_share import PROFILE_SHAPES, Int8Share, count_text
 from quantglow.report import Report
 from tests.support.attending_loop import WIDTH, attending_loop, feeds_of
-from tests.support.int8_tail import INNER, SIZE, chosen_rows, int8_tail_model
+from tests.support.late_products import INNER, SIZE, chosen_rows, late_products
 
 FAST: dict[str, Any] = {"num_threads": 1, "progress": False, "effort": "fast"}
 FLOAT = TensorProto.FLOAT
@@ -90,14 +90,14 @@ def test_a_profile_has_the_shapes_of_a_model() -> None:
 
 
 def tail_products(rows: int, chosen: int) -> tuple[int, int]:
-    """Products of ``int8_tail_model`` in its head, and behind NonZero."""
+    """Products of ``late_products`` in its head, and behind NonZero."""
     return rows * SIZE * SIZE, (chosen + chosen + 1) * SIZE * INNER + chosen * INNER * SIZE
 
 
 @pytest.mark.slow
 def test_a_late_part_in_int8_counts_at_the_size_that_the_sample_leads_to() -> None:
     samples = [[{"x": chosen_rows(5, seed)}] for seed in range(4)]
-    model = int8_tail_model()
+    model = late_products()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 32
     share = share_of(model, [sample for (sample,) in samples])
     head, tail = tail_products(32, 5)
@@ -107,7 +107,7 @@ def test_a_late_part_in_int8_counts_at_the_size_that_the_sample_leads_to() -> No
 @pytest.mark.slow
 def test_a_late_part_that_no_sample_reaches_counts_as_it_runs() -> None:
     """A row of zeros, the mean of nothing, is multiplied in int8 all the same."""
-    model = int8_tail_model()
+    model = late_products()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 32
     samples = [{"x": chosen_rows(0, seed)} for seed in range(3)]
     head, _ = tail_products(32, 0)
@@ -117,7 +117,7 @@ def test_a_late_part_that_no_sample_reaches_counts_as_it_runs() -> None:
 
 def test_without_a_run_a_late_part_counts_at_the_size_of_a_sample() -> None:
     samples = [{"x": chosen_rows(4, seed)} for seed in range(3)]
-    compiled = qg.quantize_and_compile(int8_tail_model(), samples, verify=False, **FAST)
+    compiled = qg.quantize_and_compile(late_products(), samples, verify=False, **FAST)
     head, tail = tail_products(1, 1)  # a row is a sample of this model
     assert compiled.report.int8_share == Int8Share(head + tail, head + tail)
 

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from quantglow.api.pipeline.int8_tail import NO_OUTPUT_OF_NUMBERS
 
 import quantglow as qg
+from quantglow.evaluation.layers import NO_OUTPUT_OF_NUMBERS
 from tests.support.combinations import covering
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 

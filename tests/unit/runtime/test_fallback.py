@@ -18,6 +18,7 @@ from quantglow.importer.onnx import Source
 from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.ir.ops import External
 from quantglow.support.errors import InputError
+from tests.support.detector import detector
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of, single
 
 node = helper.make_node
@@ -205,6 +206,36 @@ def test_wrong_feeds_of_a_whole_model_are_typed_errors() -> None:
         compiled.run(None, {"x": floats(5)})
     with pytest.raises(qg.InputError, match="unknown output"):
         compiled.run(["j"], {"x": floats(2, 3)})
+
+
+@pytest.mark.parametrize("options", [{}, {"max_drop": 0.1}, {"measure_speed": True}], ids=str)
+def test_a_model_of_which_nothing_is_compiled_is_not_refused(options: Any) -> None:
+    model, x = positions()
+    compiled = qg.quantize_and_compile(model, [x], **options)
+    assert isinstance(compiled, qg.FallbackModel)
+    np.testing.assert_array_equal(compiled(x), np.nonzero(x))
+    assert "nothing of this model is compiled" in str(compiled.report)
+    assert "NonZero" in str(compiled.report)
+
+
+def test_the_report_says_why_a_model_of_free_shapes_runs_whole() -> None:
+    model, _ = positions()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "L"
+    compiled = qg.compile(model, num_threads=1)
+    for length in (3, 5):
+        np.testing.assert_array_equal(compiled(floats(2, length)), np.nonzero(floats(2, length)))
+    (actual,) = compiled.report.fallback
+    assert (actual.name, actual.backend) == ("(all)", "onnxruntime")
+    assert "NonZero" in actual.reason
+
+
+def test_what_onnxruntime_refuses_is_found_before_the_work() -> None:
+    model = detector()
+    model.graph.node[-1].op_type = "Unknown"
+    model.graph.node[-1].domain = "my.own"
+    model.opset_import.append(helper.make_opsetid("my.own", 1))
+    with pytest.raises(qg.UnsupportedOpError, match=r"my\.own"):
+        qg.quantize_and_compile(model, iter(lambda: pytest.fail("samples were read"), None))
 
 
 def test_an_operator_nobody_knows_is_an_unsupported_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,12 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.api.models import late_families
-from quantglow.api.models.families import open_float_late_family
+from quantglow.api.models.families import open_float_family
 from quantglow.api.models.late_families import LateFamily
 from quantglow.interpreter import RecordedFeeds, interpret
-from quantglow.ir.graph.family import LEAST_NBYTES, constant_arrays
+from quantglow.ir.graph.family import LEAST_NBYTES, LateResults, constant_arrays
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
+from quantglow.ir.types import DType
 from quantglow.quantization.shape_variants import ShapeVariant
 from quantglow.runtime.shapes import late_programs
 from quantglow.support.arrays import Array
@@ -69,7 +71,9 @@ def with_chosen(some: int, few: int, seed: int = 0) -> dict[str, Array]:
 
 @pytest.fixture
 def family() -> LateFamily:
-    return open_float_late_family(chosen_twice())
+    family = open_float_family(chosen_twice(), late_results=LateResults.SYMBOLIC)
+    assert isinstance(family, LateFamily)
+    return family
 
 
 @pytest.fixture
@@ -230,19 +234,23 @@ def test_int8_results_do_not_depend_on_the_programs_that_there_are(
     assert len(compiled.specialisations.late.programs) == 2
 
 
-def test_where_each_size_has_a_program_the_model_is_cut(tmp_path: object) -> None:
+def has_opaque_values(compiled: Any) -> bool:
+    return any(node.type.dtype is DType.OPAQUE for node in compiled.graph.nodes)
+
+
+def test_where_each_size_would_have_a_program_results_are_opaque(tmp_path: object) -> None:
     model = choosing_largest()
     samples = [{"x": with_positives(2 * count, seed=count)} for count in range(1, 9)]
     compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
-    assert isinstance(compiled, qg.PartlyCompiledModel)
-    compiled.save(f"{tmp_path}/cut.qgm")
+    assert has_opaque_values(compiled)
+    compiled.save(f"{tmp_path}/opaque.qgm")
     for feeds in samples:
-        fresh = qg.load(f"{tmp_path}/cut.qgm", num_threads=1)
+        fresh = qg.load(f"{tmp_path}/opaque.qgm", num_threads=1)
         for one, other in zip(compiled.run(None, feeds), fresh.run(None, feeds), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
-def test_other_threads_give_the_same_bits_after_a_run_in_parts() -> None:
+def test_other_threads_give_the_same_bits_after_a_run_another_way() -> None:
     """A product of rows chosen by two columns: of no rows by some, its size is read by nothing."""
     nodes = [node("MatMul", ["x", "w0"], ["a"])]
     for number, result in enumerate(("some", "few")):
@@ -267,7 +275,7 @@ def test_other_threads_give_the_same_bits_after_a_run_in_parts() -> None:
     np.testing.assert_array_equal(compiled.with_num_threads(2).run(None, samples[0])[0], expected)
 
 
-def test_sizes_that_agree_only_in_a_run_are_behind_a_cut() -> None:
+def test_results_whose_sizes_agree_only_in_a_run_are_opaque() -> None:
     """All rows are chosen, which a bias for so many of them asks for."""
     model = chosen_twice()
     del model.graph.node[4:], model.graph.output[1:]
@@ -277,6 +285,7 @@ def test_sizes_that_agree_only_in_a_run_are_behind_a_cut() -> None:
     model.graph.initializer.append(numpy_helper.from_array(table, "rows"))
     samples = [with_chosen(ROWS, 1, seed) for seed in range(3)]
     compiled = qg.quantize_and_compile(model, samples, progress=False, num_threads=1)
+    assert has_opaque_values(compiled)
     (result,), (expected,) = compiled.run(None, samples[0]), by_onnxruntime(model, samples[0])
     assert np.abs(result - expected).max() < 0.1 * np.abs(expected).max()
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.support.errors import InputError
 from tests.support.free_network import SHAPES, free_model, image, scaled_model, sum_model
+from tests.unit.importer.onnx.onnx_models import floats
 
 OTHERS = [(2, 3, 7, 7), (4, 3, 16, 3), (1, 3, 1, 1)]
 ROWS = [1, 2, 5, 8, 31]
@@ -267,3 +268,30 @@ def test_a_size_of_one_is_not_taken_for_a_size_where_others_are_taken(tmp_path: 
     for rows in ROWS:
         feeds = {name: image((rows, 4, 3), i) for i, name in enumerate(("x0", "x1"))}
         assert_equal_runs(model, tmp_path / "m.onnx", feeds)
+
+
+def test_rows_of_a_table_that_stay_float_are_float_in_the_exported_model(tmp_path: Path) -> None:
+    """For free sizes they had another name, so no decision, and were rounded to int8."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]> g
+    (int64[K, 3] i, float[K, 16] x) => (float[K, 4] z, float[K, 8] y)
+    <int64 two = {2}, int64[4] crossed = {1, 0, 3, 2}> {
+     numbers = Gather <axis = 1> (i, two)
+     rows = Gather(table, numbers)
+     turned = Gather <axis = 1> (rows, crossed)
+     z = Erf(turned)
+     y = MatMul(x, w)
+    }""")
+    tables = {"table": floats(64, 4), "w": floats(16, 8)}
+    tensors = (numpy_helper.from_array(array, name) for name, array in tables.items())
+    model.graph.initializer.extend(tensors)
+    rng = np.random.default_rng(0)
+    samples = [{"i": rng.integers(0, 64, (k, 3)), "x": floats(k, 16, seed=k)} for k in (7, 3, 5)]
+    compiled = qg.quantize_and_compile(
+        model, samples, num_threads=1, verify=False, progress=False, effort="fast"
+    )
+    compiled.export_onnx(tmp_path / "int8.onnx")
+    nodes = onnx.load(tmp_path / "int8.onnx").graph.node
+    assert any(node.op_type == "QuantizeLinear" for node in nodes)
+    session = session_of(tmp_path / "int8.onnx")
+    for feeds in samples:
+        np.testing.assert_allclose(session.run(None, feeds)[0], compiled(feeds)[0], rtol=1e-5)

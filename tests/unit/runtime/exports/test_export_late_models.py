@@ -15,16 +15,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.api.models.families import Built, open_late_family
+from quantglow.api.models.families import Built, open_family
 from quantglow.api.models.programs import free_programs
 from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ort.session import Session
 from quantglow.runtime.exports.onnx_models import whole_model
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
+from tests.support.attending_loop import attending_loop, feeds_of
+from tests.support.combinations import mark_slow
 from tests.support.late_graphs import bound, decide_by_hand, symbolic_graph
 from tests.support.late_models import BUILDERS
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
@@ -45,7 +47,10 @@ STEPS = 0.03
 
 def programs_of(model: onnx.ModelProto) -> FreeShapes:
     """Programs of a model to its end."""
-    return free_programs(Built(open_late_family(open_model(model))), Compiler.of(num_threads=1))
+    return free_programs(
+        Built(open_family(open_model(model), late_results=LateResults.SYMBOLIC)),
+        Compiler.of(num_threads=1),
+    )
 
 
 def exported(programs: FreeShapes, feeds: Feeds, shapes: Any = None) -> Session:
@@ -191,3 +196,27 @@ def test_a_size_that_is_known_at_other_sizes_only() -> None:
         feeds = {"x": np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)}
         (actual,), (expected,) = (by_onnxruntime(m, feeds) for m in (exported_model, model))
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", mark_slow([{}, {"stops": True}, {"numbered": True, "behind": True}], [{}])
+)
+def test_the_body_of_a_loop_is_int8_too(options: dict[str, bool]) -> None:
+    model = attending_loop(70, **options)
+    sizes = {"stop": 40} if "stops" in options else {}
+    samples = [feeds_of(model, seed, **sizes) for seed in range(4)]
+    compiled = qg.quantize_and_compile(model, samples, num_threads=1, verify=False, progress=False)
+    assert any("in int8, calibrated" in note for note in compiled.report.notes)
+    exported_model = onnx.ModelProto.FromString(compiled.to_onnx())
+    (loop,) = (step for step in exported_model.graph.node if step.op_type == "Loop")
+    (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
+    assert any(step.op_type == "QuantizeLinear" for step in body.node)
+    read = {name for step in body.node for name in step.input}
+    assert {tensor.name for tensor in body.initializer} <= read, "no float weights beside int8 ones"
+    feeds = feeds_of(model, 7, **sizes)
+    results = run(Session(exported_model.SerializeToString()), feeds)
+    for one, other in zip(results, compiled.run(None, feeds), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        limit = 0.05 * float(np.abs(other).max(initial=0)) if other.dtype.kind == "f" else 0
+        np.testing.assert_allclose(one, other, rtol=0, atol=limit)

@@ -1,4 +1,4 @@
-"""Values that late loops carry and stack keep their ranks; bodies in two parts stay float."""
+"""Values that late loops carry and stack keep their ranks; loops may be in their bodies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import pytest
 from onnx import ModelProto, parser
 
 import quantglow as qg
-from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
-
-pytestmark = pytest.mark.usefixtures("in_parts")
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g'
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32}
@@ -39,7 +36,7 @@ def test_carried_values_keep_their_ranks(kind: str, dims: str) -> None:
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     values = {"k0": np.full(shape, 3, KINDS[kind]), "d": np.full(shape, 2, KINDS[kind])}
     compiled = qg.compile(built, num_threads=1)
-    assert isinstance(compiled, PartlyCompiledModel)
+    assert isinstance(compiled, qg.CompiledModel)
     for trips in (1, 4, 9):
         feeds = {"x": x, **values, "n": np.array(trips)}
         assert_close(compiled.run(None, feeds), by_onnxruntime(built, feeds), 1e-5)
@@ -56,7 +53,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_body_in_two_parts_runs_in_float(body: str) -> None:
+def test_a_loop_may_be_in_the_body_of_a_late_one(body: str) -> None:
     built = parser.parse_model(f"""{HEAD}
     (float[2,2] x, int64 n) => (float[2,2] y, float[A,2,2] s) <bool t={{1}}> {{
      y, s = Loop(n, t, x) <body = b (int64 i, bool c, float[2,2] v) =>

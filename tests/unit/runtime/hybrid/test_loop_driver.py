@@ -15,7 +15,7 @@ import quantglow as qg
 from quantglow.api.models.programs import loop_driver
 from quantglow.evaluation.macs import count_by_run
 from quantglow.importer.onnx import open_model
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ort.products import count_products
 from quantglow.runtime.hybrid.loop_driver import LoopDriver
 from quantglow.runtime.programs.build import Compiler
@@ -41,7 +41,9 @@ def programs_of(model: onnx.ModelProto, threads: int = 1, **options: Any) -> Lat
     """The programs of a model, with a driver of its loops."""
     source, compiler = open_model(model), Compiler.of(num_threads=threads, **options)
     driven = replace(compiler, drivers=(loop_driver(compiler),))
-    return LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), driven)
+    return LatePrograms(
+        source.signature, lambda c: optimize(source.at(c, LateResults.SYMBOLIC)), driven
+    )
 
 
 def driver_of(programs: LatePrograms) -> LoopDriver:

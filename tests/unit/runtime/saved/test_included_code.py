@@ -23,10 +23,10 @@ from quantglow.runtime.jit.library import KernelLibrary
 from quantglow.runtime.saved import machine_code as included_code
 from quantglow.support.errors import BackendError, FileFormatError, OptionError
 from tests.support.free_network import SHAPES, free_model, image
+from tests.support.late_products import chosen_rows, late_products
 from tests.support.small_network import small_model, small_samples
 from tests.unit.importer.onnx.onnx_models import floats
 from tests.unit.runtime.saved.test_saving import repacked, resigned
-from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
 ROOT = Path(__file__).resolve().parents[4]
 GENERIC = next(name for name in LEVELS if runs_here(name))
@@ -108,17 +108,16 @@ def test_shapes_that_came_before_run_without_compiling(
     assert results == expected
 
 
-@pytest.mark.slow
-def test_the_first_part_of_a_cut_model_brings_its_code(
+def test_code_for_one_late_size_is_not_that_for_others(
     tmp_path: Path, forbid_compiling: Callable[[], None]
 ) -> None:
-    feeds = {"x": floats(*SHAPE)}
-    first = qg.compile(detector(), num_threads=1)
-    expected = [array.tobytes() for array in first.run(["f"], feeds)]
-    first.save(tmp_path / "cut.qgm", include_code="native")
+    compiled = qg.compile(late_products(), num_threads=1)
+    calls = [{"x": chosen_rows(count, count)} for count in (8, 0, 1)]
+    expected = [array.tobytes() for feeds in calls for array in compiled.run(None, feeds)]
+    compiled.save(tmp_path / "late.qgm", include_code="native")
     forbid_compiling()
-    loaded = qg.load(tmp_path / "cut.qgm", num_threads=1, code="require")
-    assert [array.tobytes() for array in loaded.run(["f"], feeds)] == expected
+    loaded = qg.load(tmp_path / "late.qgm", num_threads=1, code="require")
+    assert [a.tobytes() for feeds in calls for a in loaded.run(None, feeds)] == expected
 
 
 def repeated_rows() -> onnx.ModelProto:

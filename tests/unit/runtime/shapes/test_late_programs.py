@@ -19,7 +19,7 @@ import quantglow as qg
 from quantglow.evaluation.macs import count_by_run
 from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import MatMul
@@ -80,7 +80,9 @@ def with_positives(count: int, rows: int = ROWS, columns: int = COLUMNS, seed: i
 
 def programs_of(model: onnx.ModelProto, threads: int = 1, **options: Any) -> LatePrograms:
     source, compiler = open_model(model), Compiler.of(num_threads=threads, **options)
-    return LatePrograms(source.signature, lambda c: optimize(source.to_the_end(c)), compiler)
+    return LatePrograms(
+        source.signature, lambda c: optimize(source.at(c, LateResults.SYMBOLIC)), compiler
+    )
 
 
 def run(programs: LatePrograms, x: Array) -> list[Array]:
@@ -95,7 +97,7 @@ def agree(actual: list[Array], expected: list[Array], tolerance: float = 1e-5) -
 
 def test_the_graph_goes_to_the_end_of_the_model() -> None:
     source = open_model(pairing())
-    graph = source.to_the_end(CASE)
+    graph = source.at(CASE, LateResults.SYMBOLIC)
     late = late_sizes(graph)
     assert [(each.node.name, each.axis) for each in late.values()] == [("places", 1)]
     assert [n.name for n in graph.nodes if isinstance(n, External)] == ["places"]
@@ -105,7 +107,7 @@ def test_the_graph_goes_to_the_end_of_the_model() -> None:
 def test_results_without_elements_are_known() -> None:
     source = open_model(pairing())
     case = Case((("x", (ROWS, COLUMNS)),), late=(("places", (2, 0)),))
-    graph = source.to_the_end(case)
+    graph = source.at(case, LateResults.SYMBOLIC)
     assert not graph.symbols
     assert {name: end.type.fixed_shape for name, end in graph.outputs} == {
         "most": (),
@@ -397,7 +399,7 @@ def test_a_guard_about_a_size_that_nothing_gives_is_refused() -> None:
     source = open_model(distinct())
 
     def graph_at(case: Any) -> Graph:
-        graph = optimize(source.to_the_end(case))
+        graph = optimize(source.at(case, LateResults.SYMBOLIC))
         (late,) = late_sizes(graph).values()
         guards = find_guards([late.node.type.shape[late.axis]])
         assert guards is not None

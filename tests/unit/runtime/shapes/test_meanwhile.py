@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from quantglow.api.models.parts import WholeModel
 
 import quantglow as qg
-from quantglow.api.models import parts
+from quantglow.api.models import other_ways
+from quantglow.api.models.other_ways import WholeModel
 from quantglow.ir.graph.family import Case
 from quantglow.runtime.programs.answers import MOST_CASES, AnswerLog, Answers
 from quantglow.runtime.shapes import background as meanwhile
@@ -25,13 +25,13 @@ from quantglow.runtime.shapes.background import THREAD
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.support.arrays import Array
 from quantglow.support.processes import threads as background
+from tests.support.detector import detector, free_detector
 from tests.support.ending import outcome
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.forking import exit_code_of_child
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 from tests.unit.runtime.shapes.test_deciding_values import rate_model
 from tests.unit.runtime.test_fallback import positions
-from tests.unit.runtime.test_partly_compiled import detector, free_detector
 
 FIRST, NEW = (1, 3, 8, 8), (2, 3, 13, 18)
 ALL = [*SHAPES, NEW, (1, 3, 9, 21)]
@@ -260,7 +260,7 @@ def test_no_call_loads_the_session(
     ]
     gate.opened.clear()
     monkeypatch.setattr(
-        parts, "open_session", lambda *operands: pytest.fail("a session was loaded")
+        other_ways, "open_session", lambda *operands: pytest.fail("a session was loaded")
     )
     for model in models:
         assert len(model(image(NEW))) == 2
@@ -318,7 +318,7 @@ def test_first_calls_at_once_get_the_programs_of_their_own_values() -> None:
     assert threads_end()
 
 
-def test_parts_of_a_model_are_compiled_in_the_thread(gate: Gate) -> None:
+def test_models_of_late_sizes_are_compiled_in_the_thread(gate: Gate) -> None:
     model = qg.compile(free_detector(), num_threads=1, while_compiling="onnxruntime")
     assert isinstance(model, qg.CompiledModel)
     sides = [(9, 70), (40, 40), (12, 31)]
@@ -372,11 +372,11 @@ def test_calls_are_counted_for_a_bounded_number_of_shapes() -> None:
     assert len(list(log)) == MOST_CASES
 
 
-@pytest.mark.parametrize("kind", ["fixed", "in parts", "whole"])
+@pytest.mark.parametrize("kind", ["fixed", "late", "whole"])
 def test_models_without_programs_for_shapes_count_nothing(kind: str) -> None:
     model, shapes = {
         "fixed": (MODEL, {"x": FIRST}),
-        "in parts": (detector(), None),
+        "late": (detector(), None),
         "whole": (positions()[0], None),
     }[kind]
     compiled = qg.compile(model, input_shapes=shapes, while_compiling="onnxruntime")

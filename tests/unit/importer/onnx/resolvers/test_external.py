@@ -149,6 +149,24 @@ def test_late_results_are_opaque_up_to_the_next_value_of_a_known_shape() -> None
     np.testing.assert_allclose(interpret(graph, {"x": x})[0], -means, rtol=1e-6)
 
 
+def test_results_of_late_shapes_are_opaque() -> None:
+    """Whatever reads them is, too, and a text of the graph says so."""
+    model, feeds = single("NonZero", floats(2, 3))
+    model.graph.node.append(node("Neg", ["y"], ["z"]))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, None))
+    with pytest.raises(UnsupportedOpError, match="NonZero"):
+        import_model(model)
+    graph = imported(model)
+    assert [str(actual.type) for actual in externals(graph)] == ["opaque[]"] * 2
+    assert set(graph.declared.values()) == {"tensor(int64)"}
+    again = parse_graph(print_graph(graph), text_constants(graph))
+    assert str(again) == str(graph)
+    y, z = interpret(again, feeds)
+    np.testing.assert_array_equal(y, np.nonzero(feeds["x0"]))
+    np.testing.assert_array_equal(z, -y)
+
+
 def test_the_text_of_an_external_node_reads_back() -> None:
     graph = imported(recurrent()[0])
     again = parse_graph(print_graph(graph), text_constants(graph))

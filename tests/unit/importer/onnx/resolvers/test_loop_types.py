@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.importer.onnx import open_model
 from quantglow.importer.onnx.resolvers.loop_types import looping_types
-from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.family import Case, LateResults
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.size import Size, symbols
+from quantglow.ir.types import DType
 from quantglow.runtime.programs.symbolic_graphs import free_case
 from quantglow.support.arrays import Array
 from quantglow.transforms.partition import late_sizes
@@ -30,6 +32,7 @@ from tests.support.computed_loops import (
     node,
     value,
 )
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 Dims = tuple[int | None, ...]
 
@@ -225,7 +228,9 @@ def external_shapes(graph: Any) -> dict[str, tuple[Any, ...]]:
 @pytest.mark.parametrize("conditional", [False, True])
 def test_the_graph_goes_on_behind_a_loop(conditional: bool) -> None:
     source = open_model(growing_loop(conditional=conditional))
-    graph = source.to_the_end(Case.of({"x": (3, WIDTH), "s": (1, WIDTH), "trips": ()}))
+    graph = source.at(
+        Case.of({"x": (3, WIDTH), "s": (1, WIDTH), "trips": ()}), LateResults.SYMBOLIC
+    )
     assert external_shapes(graph) == {
         "last": (1, WIDTH),
         "all": (None, WIDTH),
@@ -246,30 +251,45 @@ def test_free_sizes_that_a_loop_keeps_stay_formulas() -> None:
     sizes, guards = symbols({"rows": 5, "columns": 3})
     assert guards is not None
     template = (("x", ("rows", "columns")), ("trips", ()))
-    graph = source.to_the_end(free_case(template, sizes, None))
+    graph = source.at(free_case(template, sizes, None), LateResults.SYMBOLIC)
     shapes = {name: end.type.shape for name, end in graph.outputs}
     assert str(shapes["rows"][1:]) == "({2*rows}, {columns})"
     assert str(shapes["last"]) == "({rows}, {columns})"
 
 
-def test_a_loop_whose_ranks_change_is_no_part_of_a_graph() -> None:
+def test_a_loop_whose_ranks_change_gives_an_opaque_value(tmp_path: Path) -> None:
     body = body_of(
         [node("Unsqueeze", ["state", "first"], ["next"])],
         {"state": FLOAT},
         {"next": FLOAT},
         constants={"first": np.array([0])},
     )
-    nodes = [node("Loop", ["trips", "", "x"], ["last"], body=body)]
+    nodes = [
+        node("Tanh", ["x"], ["start"]),
+        node("Loop", ["trips", "", "start"], ["last"], body=body),
+        node("Exp", ["last"], ["y"]),
+    ]
     inputs = {"x": (FLOAT, [2]), "trips": (INTEGER, [])}
-    source = open_model(model_of(nodes, inputs, {"last": FLOAT}))
-    with pytest.raises(qg.UnsupportedOpError, match="Loop"):
-        source.to_the_end(Case.of({"x": (2,), "trips": ()}))
+    model = model_of(nodes, inputs, {"y": FLOAT})
+    graph = open_model(model).at(Case.of({"x": (2,), "trips": ()}), LateResults.SYMBOLIC)
+    opaque = {node.name for node in graph.nodes if node.type.dtype is DType.OPAQUE}
+    assert opaque == {"last", "y"}
+    samples = [{"x": np.float32([1, -2]), "trips": np.array(trips)} for trips in (0, 1, 3)]
+    compiled = qg.compile(model, num_threads=1)
+    compiled.save(tmp_path / "m.qgm")
+    int8 = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
+    for each in (compiled, qg.load(tmp_path / "m.qgm", num_threads=1), int8):
+        for feeds in samples:
+            (actual,), (expected,) = each.run(None, feeds), by_onnxruntime(model, feeds)
+            np.testing.assert_allclose(actual, expected, rtol=0.05, strict=True)
 
 
 def test_unread_results_have_no_symbols() -> None:
     model = growing_loop(behind=False)
     del model.graph.output[1]
-    graph = open_model(model).to_the_end(Case.of({"x": (3, WIDTH), "s": (1, WIDTH), "trips": ()}))
+    graph = open_model(model).at(
+        Case.of({"x": (3, WIDTH), "s": (1, WIDTH), "trips": ()}), LateResults.SYMBOLIC
+    )
     assert not graph.symbols
     assert external_shapes(graph) == {"last": (1, WIDTH)}
 
@@ -290,7 +310,7 @@ def test_a_condition_that_is_given_is_an_operand() -> None:
     nodes = [node("Loop", ["", "go", "x"], ["last"], body=body)]
     inputs = {"x": (FLOAT, [2, 3]), "go": (CONDITION, [])}
     source = open_model(model_of(nodes, inputs, {"last": FLOAT}))
-    graph = source.to_the_end(Case.of({"x": (2, 3), "go": ()}))
+    graph = source.at(Case.of({"x": (2, 3), "go": ()}), LateResults.SYMBOLIC)
     assert external_shapes(graph) == {"last": (None, 3)}
 
 

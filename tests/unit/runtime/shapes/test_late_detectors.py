@@ -1,4 +1,4 @@
-"""Models of free shapes that are cut: a new shape costs no new program."""
+"""Detectors of free shapes, compiled to their end: a new shape costs no new program."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import quantglow as qg
 from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.specializations import FOR_ALL, WHOLE
 from quantglow.support.arrays import Array
+from tests.support.detector import free_detector
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
-from tests.unit.runtime.test_partly_compiled import free_detector
 
 SIDES = st.integers(5, 40)
 
@@ -32,7 +32,7 @@ def images(count: int) -> Iterator[Array]:
 @pytest.fixture(scope="module")
 def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """A detector after its first shapes with 1, 2 and 3 threads, the last one saved and loaded."""
-    path = tmp_path_factory.mktemp("parts") / "detector.qgm"
+    path = tmp_path_factory.mktemp("late") / "detector.qgm"
     built = [qg.compile(free_detector(), num_threads=threads) for threads in (1, 2, 3)]
     for compiled in built:
         for x in images(3):
@@ -41,16 +41,39 @@ def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [*built[:2], qg.load(path, num_threads=3)]
 
 
+def outputs_agree(compiled: Any, x: Array) -> None:
+    for one, other in zip(compiled(x), by_onnxruntime(free_detector(), {"x": x}), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
 @given(SIDES, SIDES, st.integers(0, 2))
 def test_every_shape_gives_what_onnxruntime_gives(
     detectors: Any, height: int, width: int, number: int
 ) -> None:
-    x = floats(1, 3, height, width)
-    actual, expected = detectors[number](x), by_onnxruntime(free_detector(), {"x": x})
-    for one, other in zip(actual, expected, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    outputs_agree(detectors[number], floats(1, 3, height, width))
+
+
+def test_a_model_is_compiled_to_its_end_before_and_after_it_is_saved(tmp_path: Path) -> None:
+    """The report names what onnxruntime runs once the model has run."""
+    compiled = qg.compile(free_detector(), num_threads=1)
+    assert compiled.report.fallback == ()
+    x = floats(1, 3, 12, 12)
+    outputs_agree(compiled, x)
+    (actual,) = compiled.report.fallback
+    assert actual.name == "sel" and "importer" in actual.reason
+    assert compiled.report.memory.peak_nbytes > 0
+    compiled.save(tmp_path / "m.qgm")
+    loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
+    assert loaded.report.fallback == compiled.report.fallback
+    for model in (compiled, loaded):
+        for x in images(4):
+            outputs_agree(model, x)
+            build = model.specialisations.at({"x": x}).build
+            backends = [segment.backend.name for segment in build.segments]
+            assert backends == ["llvm", "onnxruntime", "llvm"]
+        assert model.report.fallback == (actual,)
 
 
 def test_fifty_new_shapes_make_no_new_program(
@@ -101,16 +124,6 @@ def test_a_model_that_runs_whole_has_one_entry_in_the_report() -> None:
 def test_an_image_without_elements_is_left_to_onnxruntime(detectors: Any) -> None:
     with pytest.raises(qg.InputError, match="cannot run on inputs"):
         detectors[1](np.zeros((1, 3, 0, 8), np.float32))
-
-
-def test_a_saved_model_of_parts_serves_further_shapes(tmp_path: Path) -> None:
-    compiled = qg.compile(free_detector(), num_threads=1)
-    compiled(floats(1, 3, 12, 12))
-    compiled.save(tmp_path / "m.qgm")
-    loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
-    for x in images(4):
-        for one, other in zip(loaded(x), compiled(x), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def narrow() -> onnx.ModelProto:

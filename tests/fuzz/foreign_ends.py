@@ -1,13 +1,14 @@
-"""A case with outputs that quantglow does not compile: strings, maps, and results of unknown shape.
+"""A case with outputs that quantglow does not compile: strings, maps, and results of late shape.
 
-Behind some of them is a product, which is compiled once its shapes are known.  Such a model is cut.
-Float results must be onnxruntime's, int8 results those of the interpreted head and the tail, and
-the same after saving and loading.  A model that can be cut never runs whole in onnxruntime.
+Behind some of them is a product.  Float results must be onnxruntime's, int8 results those of the
+values beside them, and the same after saving and loading; half of the cases hold late results as
+opaque values.  A model of which something can be compiled never runs whole in onnxruntime.
 """
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.importer.onnx import open_model, split
-from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.ir.ops.external import External
 from quantglow.support.arrays import Array
 from tests.generators.onnx_models.drawing import ML
 from tests.generators.onnx_models.models import Case
+from tests.support.opaque_results import opaque_results
 
 SHARE = 0.15
 """Share of cases with such an output."""
@@ -120,18 +121,24 @@ def maps(name: str) -> onnx.ValueInfoProto:
     return helper.make_value_info(name, helper.make_sequence_type_proto(entry))
 
 
-def parts_difference(case: Case, level: str, threads: int) -> str:
-    """The difference between a cut model and its parts in words, or an empty text."""
+def foreign_difference(case: Case, level: str, threads: int) -> str:
+    """The difference between such a model and its own outputs in words, or an empty text."""
     rng = np.random.default_rng(len(case.model.SerializeToString()) + 1)
-    cut = with_foreign_ends(case.model, rng) if rng.random() < SHARE else None
+    model = with_foreign_ends(case.model, rng) if rng.random() < SHARE else None
     names = [end.name for end in case.model.graph.output]
-    if cut is None or not all_finite(case) or len(set(names)) < len(names):
+    if model is None or not all_finite(case) or len(set(names)) < len(names):
         return ""
-    compiled = [qg.compile(cut, level, threads)]
+    with opaque_results() if rng.random() < 0.5 else nullcontext():
+        return model_difference(model, case, level, threads)
+
+
+def model_difference(model: onnx.ModelProto, case: Case, level: str, threads: int) -> str:
+    """The first fault of the compiled model or the int8 one."""
+    compiled = [qg.compile(model, level, threads)]
     try:
         compiled.append(
             qg.quantize_and_compile(
-                cut,
+                model,
                 list(case.samples),
                 target=level,
                 num_threads=threads,
@@ -144,47 +151,51 @@ def parts_difference(case: Case, level: str, threads: int) -> str:
     except qg.OptionError as error:
         if "quantized already" not in str(error):
             raise
-    return next(filter(None, (described(compiled, cut, case) for compiled in compiled)), "")
+    return next(filter(None, (described(each, model, case) for each in compiled)), "")
 
 
 def all_finite(case: Case) -> bool:
     return all(np.isfinite(a).all() for feeds in case.samples for a in feeds.values())
 
 
-def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
-    """The fault of a compiled model: that it is none, or in its declared outputs, values behind the
-    cut, or its file.
+def described(compiled: Any, model: onnx.ModelProto, case: Case) -> str:
+    """The fault of a compiled model: that it is none, or in its declared outputs, values that are
+    not compiled, or its file.
     """
-    if is_whole_elsewhere(compiled) and split(open_model(cut)) is not None:
-        return "a model that can be cut runs whole in onnxruntime"
+    if isinstance(compiled, qg.FallbackModel) and may_be_compiled(model):
+        return "a model of which something can be compiled runs whole in onnxruntime"
     names = [info.name for info in compiled.get_outputs()]
-    if names != [end.name for end in cut.graph.output]:
+    if names != [end.name for end in model.graph.output]:
         return f"outputs {names}"
     feeds = case.samples[0]
     actual = dict(zip(names, compiled.run(None, feeds), strict=True))
     if not np.array_equal(actual.get("whole", WHOLE), WHOLE):
         return f"the known output whole is {actual['whole']!r:.200}"
-    ends = [node for node in cut.graph.node if node.output[0].endswith("_end")]
+    ends = [node for node in model.graph.node if node.output[0].endswith("_end")]
     products = [node for node in ends if node.op_type == "MatMul"]
     others = [node for node in ends if node.op_type != "MatMul"]
     details = [end_difference(n, actual[n.input[0]], actual[n.output[0]]) for n in others]
-    details += [product_difference(n, compiled, cut, actual) for n in products]
+    details += [product_difference(n, compiled, model, actual) for n in products]
     return next(filter(None, details), "") or reloaded_difference(compiled, actual, feeds)
 
 
-def is_whole_elsewhere(compiled: Any) -> bool:
-    """Whether nothing is compiled; a model whose Loop decides sizes is compiled on first use."""
-    return isinstance(compiled, FallbackModel) and not isinstance(compiled, PartlyCompiledModel)
+def may_be_compiled(model: onnx.ModelProto) -> bool:
+    """Whether the importer knows any of its operators."""
+    try:
+        nodes = qg.import_model(model, fallback=True).compute_nodes()
+    except qg.QuantglowError:
+        return False
+    return not all(isinstance(node, External) for node in nodes)
 
 
 def product_difference(
-    node: onnx.NodeProto, compiled: Any, cut: onnx.ModelProto, actual: dict[str, Any]
+    node: onnx.NodeProto, compiled: Any, model: onnx.ModelProto, actual: dict[str, Any]
 ) -> str:
     """Difference of a product from that of the values beside it, or an empty text; of an int8 one
     only the shape is compared."""
     end = node.output[0]
     read, inputs = actual[end.removesuffix("_end")], actual[end]
-    (weights,) = (t for t in cut.graph.initializer if t.name == node.input[1])
+    (weights,) = (t for t in model.graph.initializer if t.name == node.input[1])
     with np.errstate(all="ignore"):
         expected = read[np.nonzero(read)[0]] @ onnx.numpy_helper.to_array(weights)
     if inputs.shape != expected.shape:
@@ -200,8 +211,6 @@ def product_difference(
 
 def is_int8(compiled: Any, product: str) -> bool:
     """Whether a product behind the nodes that decide its sizes is one of integers."""
-    if isinstance(compiled, PartlyCompiledModel):
-        return compiled.staged is not None and compiled.staged.is_int8
     layers = {layer.name: layer.precision for layer in compiled.report.layers}
     return layers.get(product, "float") != "float"
 
@@ -226,13 +235,13 @@ def sorted_columns(inputs: list[dict[str, float]], read: Array) -> Array:
 
 def reloaded_difference(compiled: Any, actual: dict[str, Any], feeds: Any) -> str:
     """Whether a saved and loaded model gives another result."""
-    if is_whole_elsewhere(compiled):
+    if isinstance(compiled, qg.FallbackModel):
         return ""
-    part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.qgm"
         compiled.save(path)
-        again = qg.load(path, part.specialisations.target, part.num_threads).run(None, feeds)
+        target = compiled.specialisations.target
+        again = qg.load(path, target, compiled.num_threads).run(None, feeds)
     for (name, one), other in zip(actual.items(), again, strict=True):
         same = one == other if isinstance(one, list) else same_arrays(one, other)
         if not same and repr(one) != repr(other):

@@ -1,4 +1,4 @@
-"""A model with products behind NonZero, whose weights only the late part reads."""
+"""Models with products behind NonZero, whose weights only late parts read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 SIZE, INNER = 48, 160
 
 
-def int8_tail_model() -> onnx.ModelProto:
+def late_products() -> onnx.ModelProto:
     """Rows of ``x`` that are chosen by its first column, through two layers; the mean of all rows
     goes through one of them, too, whether any is chosen or not.
     """
@@ -51,15 +51,15 @@ def chosen_rows(count: int, seed: int) -> np.ndarray:
     return x
 
 
-def staged_model(stages: int) -> onnx.ModelProto:
+def late_stages(count: int) -> onnx.ModelProto:
     """Rows of ``x`` that are chosen by one column after the other, each time through a layer."""
     node, rng = helper.make_node, np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {"flat": np.array([-1])}
     nodes, rows = [node("MatMul", ["x", "w"], ["h"])], "h"
-    for k in range(stages + 1):
+    for k in range(count + 1):
         arrays[f"w{k}" if k else "w"] = rng.normal(size=(SIZE, SIZE)).astype(np.float32) / 7
         arrays[f"column{k}"] = np.array(k)
-    for k in range(1, stages + 1):
+    for k in range(1, count + 1):
         nodes += [
             node("Gather", [rows, f"column{k}"], [f"scores{k}"], axis=1),
             node("Greater", [f"scores{k}", "least"], [f"good{k}"]),

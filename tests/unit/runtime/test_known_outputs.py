@@ -1,4 +1,4 @@
-"""Outputs that no node makes, of a model that is cut: inputs and constants."""
+"""Outputs that no node makes, beside late ones: inputs and constants."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 
-pytestmark = pytest.mark.usefixtures("in_parts")
+pytestmark = pytest.mark.usefixtures("with_opaque_results")
 
 CONSTANTS = {
     "floats": floats(2, 3),
@@ -24,7 +23,7 @@ CONSTANTS = {
 }
 
 
-def cut_model(output: str, element: int, shape: list[int]) -> onnx.ModelProto:
+def late_model(output: str, element: int, shape: list[int]) -> onnx.ModelProto:
     """Relu of x [2, 3], the positions of its values, and one more output."""
     nodes = [
         helper.make_node("Relu", ["x"], ["y"]),
@@ -56,24 +55,42 @@ def same(actual: Any, expected: Any) -> bool:
 def test_an_output_that_no_node_makes_is_no_reason_to_run_all_in_onnxruntime(
     output: str, element: int, shape: list[int], tmp_path: Path
 ) -> None:
-    model, feeds = cut_model(output, element, shape), {"x": floats(2, 3)}
+    model, feeds = late_model(output, element, shape), {"x": floats(2, 3)}
     expected = by_onnxruntime(model, feeds)
     built = [qg.compile(model), qg.quantize_and_compile(model, [feeds] * 2, progress=False)]
     built[0].save(tmp_path / "m.qgm")
     for compiled in (*built, qg.load(tmp_path / "m.qgm")):
-        assert isinstance(compiled, PartlyCompiledModel)
+        assert isinstance(compiled, qg.CompiledModel)
         assert [info.name for info in compiled.get_outputs()] == ["y", output, "positions"]
         results = compiled.run(None, feeds)
         assert all(same(one, other) for one, other in zip(results[1:], expected[1:], strict=True))
 
 
 def test_an_input_of_strings_may_be_an_output() -> None:
-    model = cut_model("name", TensorProto.STRING, [1])
+    model = late_model("name", TensorProto.STRING, [1])
     model.graph.input.append(helper.make_tensor_value_info("name", TensorProto.STRING, [1]))
     feeds = {"x": floats(2, 3), "name": np.array(["one"], object)}
     results = by_onnxruntime(model, feeds)
     compiled = qg.compile(model).run(None, feeds)
     assert all(same(one, other) for one, other in zip(compiled, results, strict=True))
+
+
+def test_known_strings_are_an_output_beside_compiled_ones() -> None:
+    table = {"keys_int64s": [0, 2], "values_strings": ["no", "yes"], "domain": "ai.onnx.ml"}
+    nodes = [
+        helper.make_node("LabelEncoder", ["codes"], ["words"], **table),
+        helper.make_node("Swish", ["x"], ["y"]),
+    ]
+    x, codes = floats(2, 3), numpy_helper.from_array(np.array([2, 0]), "codes")
+    model = model_of(nodes, {"x": x}, ["y"], [codes], opset=24)
+    model.ir_version = 10
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    words = helper.make_tensor_value_info("words", TensorProto.STRING, [2])
+    model.graph.output.append(words)
+    for compiled in (qg.compile(model), qg.quantize_and_compile(model, [x] * 2, verify=False)):
+        y, actual = compiled.run(None, {"x": x})
+        np.testing.assert_allclose(y, x / (1 + np.exp(-x)), rtol=1e-5)
+        assert list(actual) == ["yes", "no"]
 
 
 def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> None:
@@ -88,7 +105,7 @@ def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> No
     built = qg.compile(model)
     built.save(tmp_path / "m.qgm")
     for compiled in (built, qg.load(tmp_path / "m.qgm")):
-        assert isinstance(compiled, PartlyCompiledModel)
+        assert isinstance(compiled, qg.CompiledModel)
         results = compiled.run(None, feeds)
         assert all(map(same, results, by_onnxruntime(model, feeds)))
         assert results[1].shape == (1, 0)
@@ -121,8 +138,8 @@ def test_a_known_output_is_one_value_for_all_that_reads_it() -> None:
     )
 
 
-def test_a_known_output_beside_an_empty_one_comes_from_the_tail() -> None:
-    """Its maker is in the tail for the empty result, which no graph can hold."""
+def test_a_known_output_beside_an_empty_one_is_no_reason() -> None:
+    """One node makes both."""
     nodes = [
         helper.make_node("Relu", ["x"], ["y"]),
         helper.make_node("Split", ["known", "sizes"], ["some", "none"], axis=0),
@@ -133,5 +150,5 @@ def test_a_known_output_beside_an_empty_one_comes_from_the_tail() -> None:
     for name, shape in (("some", [2, 3]), ("none", [0, 3])):
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     compiled = qg.compile(model)
-    assert isinstance(compiled, PartlyCompiledModel)
+    assert isinstance(compiled, qg.CompiledModel)
     assert all(map(same, compiled.run(None, feeds), by_onnxruntime(model, feeds)))
