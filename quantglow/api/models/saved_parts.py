@@ -21,9 +21,7 @@ from quantglow.importer.onnx import Source, open_model, restore
 from quantglow.importer.onnx.source import parse_output
 from quantglow.ir.graph.family import Case, FreeCase, LateResults
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.node import Input
 from quantglow.ir.graph.signature import Signature
-from quantglow.ir.types import TensorType
 from quantglow.ort.fallback import whole_model
 from quantglow.ort.session import NAME, Session, open_session
 from quantglow.runtime.compiled import CompiledModel
@@ -31,7 +29,7 @@ from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.saved.archives import BODY, REST
 from quantglow.runtime.saved.saving import Freedom, SavedModel, SavedTail
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specializations import ServedShapes, Specialisation
+from quantglow.runtime.shapes.specializations import AtCase, ServedShapes
 from quantglow.support.arrays import Array, box
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
@@ -211,25 +209,22 @@ class SavedParts:
             "Remedy: keep the file, or compile or quantize the original model again."
         )
 
-    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> AtCase:
         """The parts, whatever the case."""
-        ports = self.signature.inputs
-        shapes = case.shape_map
-        inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
         parts, threads = self.executable_of_parts, self.compiler.num_threads
         suffix = whole_model(self.saved.tail.reasons if self.saved.tail else ())
         build = Build(parts, (), NAME, threads, suffix=suffix, is_part=True)
-        return Specialisation(Graph(tuple(inputs), ()), build, case)
+        return AtCase(self.signature, self.refuse, build, case)
 
     def executable(self, case: Case) -> Executable:
         """The parts."""
         return self.executable_of_parts
 
-    def settled_program(self, case: Case) -> Specialisation:
+    def settled_program(self, case: Case) -> AtCase:
         """The parts, whatever the case."""
         return self(case, ())
 
-    def meanwhile(self, case: Case) -> Specialisation:
+    def meanwhile(self, case: Case) -> AtCase:
         """The parts: nothing is compiled for a case."""
         return self(case, ())
 

@@ -200,7 +200,7 @@ def import_request(model: Any, data: Any, input_shapes: InputShapes | None = Non
     def attempt(late_results: LateResults) -> Imported:
         nonlocal data  # a sample that was read is part of it again
         family = open_float_family(model, input_shapes, late_results)
-        if isinstance(family, LateFamily) and not family.signature.is_free:
+        if late_results is not LateResults.REFUSED and not family.signature.is_free:
             _try_out(family, Case.of(family.signature.default or {}))
         if family.is_single:
             return Imported(model, family, data, seconds)

@@ -229,7 +229,7 @@ def test_the_report_says_why_a_model_of_free_shapes_runs_whole() -> None:
     assert "NonZero" in actual.reason
 
 
-def test_what_onnxruntime_refuses_is_found_before_the_work() -> None:
+def test_an_operator_that_onnxruntime_refuses_is_found_before_the_work() -> None:
     model = detector()
     model.graph.node[-1].op_type = "Unknown"
     model.graph.node[-1].domain = "my.own"

@@ -121,7 +121,7 @@ def test_int8_results_are_the_same_bits_everywhere(kind: str, tmp_path: Path) ->
         same(answer.result(60), results)
         for other in others:
             same(other.run(None, feeds), results)
-        if kind != "free detector":  # whose scores are too near each other for equal choices
+        if kind != "free detector":  # its scores are too near each other for equal choices
             near(results, exact, INT8)
 
 
@@ -235,7 +235,7 @@ def test_wrong_feeds_are_typed_errors(model: onnx.ModelProto) -> None:
         compiled.run(["tiled"], {"x": x})
 
 
-# -- what runs where
+# -- the place of each node
 
 
 @each_kind
@@ -256,7 +256,7 @@ def test_the_report_names_what_onnxruntime_runs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["fixed", "free"])
-def test_what_is_behind_a_late_shape_runs_in_onnxruntime(is_free: bool, tmp_path: Path) -> None:
+def test_nodes_behind_a_late_shape_run_in_onnxruntime(is_free: bool, tmp_path: Path) -> None:
     compiled = qg.compile(free_detector() if is_free else detector(), num_threads=1)
     compiled(floats(*SHAPE))
     compiled.save(tmp_path / "m.qgm")
@@ -273,7 +273,7 @@ def test_what_is_behind_a_late_shape_runs_in_onnxruntime(is_free: bool, tmp_path
     assert sum(node.op == "Conv" for node in graph.nodes) == 1
 
 
-def test_what_is_behind_the_next_known_shape_is_int8() -> None:
+def test_products_behind_the_next_known_shape_are_int8() -> None:
     (*_, last) = (node for node in quantized("rows").graph.nodes if node.op == "Conv")
     assert last.type.shape[-1] == 16 and last.operands[0].type.quant is not None
 
@@ -296,7 +296,7 @@ def test_the_exported_model_agrees_in_onnxruntime(kind: str, tmp_path: Path) -> 
     compiled = quantized(kind)
     compiled.export_onnx(tmp_path / "m.onnx")
     model = onnx.load(tmp_path / "m.onnx")
-    if kind != "free detector":  # whose late outputs have no shape
+    if kind != "free detector":  # its late outputs have no shape
         onnx.checker.check_model(model, full_check=True)
     assert sum(node.op_type == "QuantizeLinear" for node in model.graph.node) > 1
     session = Session(model.SerializeToString(), optimize=False)

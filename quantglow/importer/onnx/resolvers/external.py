@@ -20,6 +20,7 @@ from pkgutil import resolve_name
 import numpy as np
 import onnx
 
+from quantglow.importer.onnx.domains import DOMAINS
 from quantglow.importer.onnx.nodes.context import (
     AlreadyReported,
     ImportScope,
@@ -290,14 +291,12 @@ def _late_types(
 ) -> dict[str, onnx.TypeProto]:
     """Types of outputs of a model of one node, with the sizes that are inferred, else without a
     shape: as the model declares them, or as onnxruntime knows them."""
-    inferred = _infer(proto, scope) if names else {}
-    types = {n: _without_names(kind) for n, kind in inferred.items() if _has_element(kind)}
-    for name in names:
-        if name not in types and name in scope.declared:
-            kind = scope.declared[name].type
-            if _has_element(kind):
-                types[name] = _without_shape(kind)
-    types = {name: types[name] for name in names if name in types}
+    types: dict[str, onnx.TypeProto] = {}
+    if proto.graph.node[0].domain in DOMAINS:  # else what the model says does not make it run
+        inferred = _infer(proto, scope) if names else {}
+        stated = {n: _without_shape(scope.declared[n].type) for n in names if n in scope.declared}
+        stated |= {n: _without_names(inferred[n]) for n in names if n in inferred}
+        types = {name: kind for name, kind in stated.items() if _has_element(kind)}
     if len(types) == len(names):
         return types
     texts = resolve_name(OUTPUT_TYPES)(_with_open_outputs(proto).SerializeToString())

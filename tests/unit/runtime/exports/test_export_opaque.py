@@ -69,7 +69,7 @@ def over_late_rows(opset: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
-def test_what_onnxruntime_runs_is_written_in_the_opset_of_the_rest(
+def test_the_nodes_of_onnxruntime_are_written_in_the_opset_of_the_others(
     opset: int, tmp_path: Path
 ) -> None:
     model = over_late_rows(opset)
