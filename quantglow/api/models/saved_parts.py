@@ -196,8 +196,8 @@ class SavedParts:
         return Signature(head.inputs, tuple(ports[name] for name in self.names))
 
     def refuse(self, case: FreeCase) -> NoReturn:
-        """Raise ``ModelError``: there is no graph of the whole model."""
-        raise ModelError(
+        """Raise ``OptionError``: there is no graph of the whole model."""
+        raise OptionError(
             "an earlier release saved this model in parts, and no graph has all of them. "
             "Remedy: compile or quantize the original model again."
         )

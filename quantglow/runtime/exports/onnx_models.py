@@ -66,6 +66,8 @@ def _free_model(programs: FreeShapes) -> bytes:
             refused, refusals = error, refusals + 1
             if refusals == MOST_REFUSALS:
                 break
+        except OptionError:  # the model has no graph at any shape
+            raise
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and not cases:
                 raise InputError(
