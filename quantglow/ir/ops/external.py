@@ -10,7 +10,7 @@ from quantglow.ir.graph.node import Node, op
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
-from quantglow.support.errors import WrongResultError
+from quantglow.support.errors import FallbackError, WrongResultError
 
 RUNTIME = "quantglow.ort.session:run_model"
 """Name of the function that computes the outputs of a model from its inputs.
@@ -62,7 +62,10 @@ class External(Node):
         return self.result
 
     def reference(self, args: tuple[Array, ...]) -> Array:
-        outputs: list[Array] = resolve_name(RUNTIME)(self.model, args)
+        try:
+            outputs: list[Array] = resolve_name(RUNTIME)(self.model, args)
+        except FallbackError as error:
+            raise FallbackError(f"node {self.name!r} ({self.op_type}): {error}") from error
         return self.checked(outputs[self.output])
 
     def checked(self, result: Array) -> Array:

@@ -445,6 +445,7 @@ def _add_part(
     for node in part.node:
         unread = {name: f"{prefix}{name}" for name in node.output if name}
         joined.node.add().CopyFrom(rename(node, {**unread, **names}))
+        joined.node[-1].name = members[0].name  # for errors of the runtime
 
 
 def rename(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:

@@ -216,3 +216,20 @@ def test_only_inputs_and_nodes_of_other_runtimes_have_objects(line: str) -> None
     x = "'x': string[2] = Input(tensor=TensorType('string', (2,)))"
     with pytest.raises(FileFormatError):
         parse_graph(f"graph ''\n{x}\n{line}\noutput 'y' = 'y'\n", {})
+
+
+def test_errors_of_the_runtime_name_the_node() -> None:
+    """In a compiled model and in the interpreter, which the profile of samples runs."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("SplitToSequence", ["r", "sizes"], ["s"], axis=1),
+        node("SequenceAt", ["s", "i"], ["p"]),
+        node("Neg", ["p"], ["y"]),
+    ]
+    inputs = [tensor("x", FLOAT, 6, 4), tensor("sizes", INTEGER, 2), tensor("i", INTEGER)]
+    model = model_of(nodes, inputs, [tensor("y", FLOAT, 6, None)])
+    feeds = {"x": np.ones((6, 4), np.float32), "sizes": np.array([2, 2]), "i": np.array(7)}
+    with pytest.raises(qg.FallbackError, match="Name:'p'"):
+        qg.compile(model, num_threads=1).run(None, feeds)
+    with pytest.raises(qg.FallbackError, match=r"node 'p' \(SequenceAt\): "):
+        qg.interpret(import_model(model, fallback=True), feeds)
