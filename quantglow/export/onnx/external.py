@@ -26,6 +26,7 @@ from quantglow.export.onnx.writer import (
     identity,
 )
 from quantglow.importer.onnx.nodes.values import tensor_array
+from quantglow.importer.onnx.reading.canonicalization import sort_nodes
 from quantglow.importer.onnx.reading.proto import (
     all_nodes,
     check_open,
@@ -82,9 +83,6 @@ def with_body(node: External, body: LoopBody) -> External:
     opset = opset_for(protos[0], max(FIRST_OPSET, main_opset(protos[1])))
     whole, inner = (at_opset(proto, opset) for proto in protos)
     model = _Joined(whole, inner).model(body.names)
-    name_left_out_results(model)
-    copy_shared_results(model)
-    check_open(model)
     read = {name for each in model.graph.node for name in read_names(each)}
     pairs = [
         (info, arg)
@@ -92,6 +90,9 @@ def with_body(node: External, body: LoopBody) -> External:
         if info.name in read
     ]
     model.graph.input.extend(info for info, _ in pairs)
+    name_left_out_results(model)
+    copy_shared_results(model)
+    check_open(model)
     content = model.SerializeToString(deterministic=True)
     return replace(node, model=content, args=tuple(arg for _, arg in pairs))
 
@@ -159,8 +160,10 @@ class _Joined:
         model.ir_version = max(self.whole.ir_version, self.body.ir_version)
         for field in ("node", "input", "initializer"):
             model.graph.ClearField(field)
-        model.graph.node.append(loop)
-        read = set(read_names(loop))
+        # Converters of versions may have put nodes beside the loop.
+        nodes = [loop if node.op_type == "Loop" else node for node in self.whole.graph.node]
+        model.graph.node.extend(_live(nodes, [output.name for output in model.graph.output]))
+        read = {name for node in model.graph.node for name in read_names(node)}
         weights = (*self.whole.graph.initializer, *tensors)
         model.graph.initializer.extend(tensor for tensor in weights if tensor.name in read)
         versions = opset_versions(self.whole)
@@ -168,7 +171,7 @@ class _Joined:
             versions[domain] = max(version, versions.get(domain, 0))
         del model.opset_import[:]
         model.opset_import.extend(onnx.helper.make_opsetid(*stamp) for stamp in versions.items())
-        return model
+        return sort_nodes(model)
 
 
 def _giving(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

@@ -27,6 +27,7 @@ from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     KnownValue,
     ObjectValue,
+    Value,
     held_dtype,
     is_container,
     node_origin,
@@ -169,7 +170,8 @@ class Source:
             late=late,
             guards=guards,
         )
-        if scope.deciding and (scope.problems or input_values is not None):
+        has_open = bool(scope.problems) or any(map(_is_late, scope.values.values()))
+        if scope.deciding and (has_open or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
             raise UndecidedError([*scope.problems, *decided], scope.deciding)
         outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
@@ -368,6 +370,11 @@ def _decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
         return fold(node, {}, opsets, Meter(weights_nbytes=node.ByteSize()))
     except (Unsupported, ModelError, LookupError):
         return []
+
+
+def _is_late(value: Value) -> bool:
+    """Whether a value has a shape that is known late."""
+    return isinstance(value, ObjectValue) and value.is_late
 
 
 def parse_port(value: onnx.ValueInfoProto) -> Port:

@@ -33,6 +33,8 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import (
     BackendError,
     CompileBudgetError,
+    FallbackError,
+    InputError,
     ModelError,
     OutOfMemoryError,
     TypeRuleError,
@@ -155,17 +157,24 @@ class OrOther(Concise):
     refusals: Counter[Hashable] | None = None
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """All outputs, in order."""
+        """All outputs, in order.  Raises ``InputError`` for feeds that no way takes."""
         refusals = Counter[Hashable]() if self.refusals is None else self.refusals
-        if refusals[self.kind] < MOST_REFUSALS:
-            try:
-                return self._run_program(feeds)
-            except (CompileBudgetError, OutOfMemoryError):
-                raise
-            except (BackendError, ModelError, TypeRuleError) as error:
-                refusals[self.kind] += 1
-                debug.log(1, f"the model runs another way: {error}")
-        return self._other.run(feeds)
+        if refusals[self.kind] >= MOST_REFUSALS:
+            return self._other.run(feeds)
+        try:
+            return self._run_program(feeds)
+        except (CompileBudgetError, OutOfMemoryError):
+            raise
+        except (BackendError, ModelError, TypeRuleError) as error:
+            refusals[self.kind] += 1
+            debug.log(1, f"the model runs another way: {error}")
+            refusal = error
+        try:
+            return self._other.run(feeds)
+        except FallbackError as error:
+            said = " ".join(str(refusal).split()).rstrip(".")
+            remedy = "" if "Remedy: " in said else ". Remedy: feed values that the model takes"
+            raise InputError(f"no program serves these feeds: {said}{remedy}.") from error
 
     def _run_program(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs by the program; an observer sees only runs that come to their end."""

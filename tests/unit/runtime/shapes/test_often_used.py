@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 60
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_cache, "OFTEN", 3)
-    monkeypatch.setattr(program_cache, "physical_cores", lambda: 2)
+    monkeypatch.setattr(program_cache, "available_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_case_is_tried_once_until_it_is_forgotten() -> None:
 
 
 def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_cache, "physical_cores", lambda: 1)
+    monkeypatch.setattr(program_cache, "available_cores", lambda: 1)
     recorded: list[Case] = []
     often = OftenUsed(lambda case, check: recorded.append(case))
     for _ in range(10):
@@ -151,7 +151,7 @@ import sys
 import quantglow as qg
 from quantglow.runtime.shapes import program_cache
 from tests.support.free_network import free_model, image
-program_cache.OFTEN, program_cache.physical_cores = 2, lambda: 2
+program_cache.OFTEN, program_cache.available_cores = 2, lambda: 2
 compiled = qg.compile(free_model(), num_threads=2)
 for shape in ((1, 3, 8, 8), *[(2, 3, 13, 18)] * 4):
     compiled(image(shape))
