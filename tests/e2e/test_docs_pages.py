@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 import quantglow as qg
+from tests.support import plug_in
 from tests.support.decoder import Decoder, decoder_model, random_weights
 from tests.support.documented import (
     BOTH,
@@ -108,9 +109,16 @@ def of_images(model: str) -> Names:
     return {}
 
 
+def of_onnxruntime(model: str) -> Names:
+    """A network, in a process that has the plug-in."""
+    plug_in.register()
+    return ordinary(model)
+
+
 GIVEN: dict[str, Callable[[str], Names]] = {
     "docs/how_to/data.md": of_images,
     "docs/how_to/decoders.md": of_decoders,
+    "docs/how_to/onnxruntime.md": of_onnxruntime,
     "docs/how_to/serving.md": of_serving,
     "docs/how_to/shapes.md": of_shapes,
     "docs/how_to/speed.md": of_speed,

@@ -199,7 +199,7 @@ def check_file(data: bytes, seed: int = 0, judge: Graph | None = None) -> Differ
                     return Difference("other integers", f"than the interpreter in {wrong}")
                 stage = "saving"
                 str(model.report), repr(model)
-                if seed % SAVED_EVERY == 0:
+                if seed % SAVED_EVERY == 0 and not has_parts(data):
                     model.save(path.with_suffix(".again.qgm"))
         except (*ALLOWED, KeyboardInterrupt):
             return None
@@ -208,6 +208,12 @@ def check_file(data: bytes, seed: int = 0, judge: Graph | None = None) -> Differ
                 return None
             return Difference(f"{stage} raises {type(error).__name__}", str(error)[:300])
     return None
+
+
+def has_parts(data: bytes) -> bool:
+    """Whether a file has a compiled part and the rest of the model, which is not saved again."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return archives.TAIL in archive.namelist()
 
 
 def run(model: Any, seed: int, judge: Graph | None) -> list[str]:

@@ -45,12 +45,18 @@ BuildModel = Callable[[SavedModel, Compiler], CompiledModel]
 """Makes the model of a file."""
 
 
+NO_GRAPH = (
+    "an earlier release saved this model in parts, and no graph has all of them. "
+    "Remedy: compile or quantize the original model again."
+)
+
+
 def join_parts(saved: SavedModel, compiler: Compiler, build: BuildModel) -> CompiledModel:
     """The model of a file with a tail.  Raises ``FileFormatError``."""
     assert saved.tail is not None
     parts = SavedParts(saved, _whole_tail(saved.tail), build, compiler)
     report = Report.from_json(saved.report)
-    programs = FreeShapes(parts.signature, parts.refuse, compiler, parts, parts.refuse_to_save)
+    programs = PartPrograms(parts.signature, parts.refuse, compiler, parts, parts.refuse_to_save)
     return CompiledModel(programs, lambda: report)
 
 
@@ -151,6 +157,15 @@ class PartsExecutable:
         return [v if isinstance(v, np.ndarray) else box(v) for v in map(values.get, self.names)]
 
 
+class PartPrograms(FreeShapes):
+    """Programs for all shapes of a model in parts, none of which has a graph."""
+
+    @property
+    def first(self) -> NoReturn:
+        """Raise ``OptionError``: there is no program of the whole model."""
+        raise OptionError(NO_GRAPH)
+
+
 @dataclass(frozen=True, eq=False)
 class SavedParts:
     """The parts as a fallback of programs for all shapes, of which there are none."""
@@ -197,10 +212,7 @@ class SavedParts:
 
     def refuse(self, case: FreeCase) -> NoReturn:
         """Raise ``OptionError``: there is no graph of the whole model."""
-        raise OptionError(
-            "an earlier release saved this model in parts, and no graph has all of them. "
-            "Remedy: compile or quantize the original model again."
-        )
+        raise OptionError(NO_GRAPH)
 
     def refuse_to_save(self, case: Case, graph: Graph) -> Freedom:
         """Raise ``OptionError``: its parts have no place in a file of this version."""
@@ -214,7 +226,7 @@ class SavedParts:
         parts, threads = self.executable_of_parts, self.compiler.num_threads
         suffix = whole_model(self.saved.tail.reasons if self.saved.tail else ())
         build = Build(parts, (), NAME, threads, suffix=suffix, is_part=True)
-        return AtCase(self.signature, self.refuse, build, case)
+        return AtCase(self.signature, self.refuse, build, case, is_general=True)
 
     def executable(self, case: Case) -> Executable:
         """The parts."""
