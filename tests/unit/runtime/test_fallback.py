@@ -218,7 +218,7 @@ def test_a_model_of_which_nothing_is_compiled_is_not_refused(options: Any) -> No
     assert "NonZero" in str(compiled.report)
 
 
-def test_the_report_says_why_a_model_of_free_shapes_runs_whole() -> None:
+def test_a_model_of_free_shapes_that_runs_whole_says_why(tmp_path: Path) -> None:
     model, _ = positions()
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "L"
     compiled = qg.compile(model, num_threads=1)
@@ -227,6 +227,9 @@ def test_the_report_says_why_a_model_of_free_shapes_runs_whole() -> None:
     (actual,) = compiled.report.fallback
     assert (actual.name, actual.backend) == ("(all)", "onnxruntime")
     assert "NonZero" in actual.reason
+    with pytest.raises(qg.QuantglowError, match="NonZero"):
+        compiled.export_bundle(tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_an_operator_that_onnxruntime_refuses_is_found_before_the_work() -> None:

@@ -305,6 +305,13 @@ def test_the_exported_model_agrees_in_onnxruntime(kind: str, tmp_path: Path) -> 
         near(results, compiled.run(None, feeds), 0.01)
 
 
+@pytest.mark.parametrize("partition", [False, True])
+def test_a_bundle_has_no_opaque_values(partition: bool, tmp_path: Path) -> None:
+    with pytest.raises(qg.BackendError, match="Remedy"):
+        qg.compile(detector()).export_bundle(tmp_path / "bundle", partition=partition)
+    assert not (tmp_path / "bundle").exists()
+
+
 # -- accuracy control
 
 

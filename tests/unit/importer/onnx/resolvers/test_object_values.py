@@ -229,7 +229,7 @@ def test_errors_of_the_runtime_name_the_node() -> None:
     inputs = [tensor("x", FLOAT, 6, 4), tensor("sizes", INTEGER, 2), tensor("i", INTEGER)]
     model = model_of(nodes, inputs, [tensor("y", FLOAT, 6, None)])
     feeds = {"x": np.ones((6, 4), np.float32), "sizes": np.array([2, 2]), "i": np.array(7)}
-    with pytest.raises(qg.FallbackError, match="Name:'p'"):
+    with pytest.raises(qg.InputError, match="Name:'p'"):
         qg.compile(model, num_threads=1).run(None, feeds)
     with pytest.raises(qg.FallbackError, match=r"node 'p' \(SequenceAt\): "):
         qg.interpret(import_model(model, fallback=True), feeds)
