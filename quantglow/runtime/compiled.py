@@ -25,7 +25,7 @@ from quantglow.support.arguments import file_path, flag, integer, items, options
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.arrays import Array
 from quantglow.support.classes import OfOneProcess, cached_property
-from quantglow.support.errors import OptionError
+from quantglow.support.errors import BackendError, OptionError
 from quantglow.support.pages import release_pages
 from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
@@ -346,6 +346,12 @@ class CompiledModel(OfOneProcess, HasDrawing):
         from quantglow.export.bundle.exporter import BundleOptions, export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
+        if not graph.outputs:
+            reasons = "; ".join(node.reason for node in self.build.fallback)
+            raise BackendError(
+                f"onnxruntime runs this model whole, and a bundle has no onnxruntime: {reasons}. "
+                "Remedy: cut the model before that, by onnx.utils.extract_model."
+            )
         options = BundleOptions(
             name=name,
             target=target,

@@ -48,7 +48,12 @@ class BorderValue:
 
     @staticmethod
     def of(name: str, kind: TensorType) -> BorderValue:
-        """The value of a type."""
+        """The value of a type.  Raises ``BackendError`` for one that no C type is."""
+        if kind.dtype not in C_TYPES:
+            raise BackendError(
+                f"{name!r} has no type in C: its shape is known when the model runs, or it is no "
+                "tensor. Remedy: cut the model before it, by onnx.utils.extract_model."
+            )
         shape = tuple(
             size if isinstance(size, int) else str(size).strip("{}") for size in kind.shape
         )
