@@ -266,7 +266,7 @@ class Source:
         copy.CopyFrom(self.proto)
         for name in ("doc_string", "metadata_props", "training_info"):
             copy.ClearField(name)
-        for name in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
+        for name in ("doc_string", "metadata_props", "quantization_annotation"):
             copy.graph.ClearField(name)
         clear_notes(copy.graph.node)
         return copy
