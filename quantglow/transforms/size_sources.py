@@ -13,7 +13,7 @@ from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST, Expression, parts
-from quantglow.ir.symbolic.guards import Guards, Relation
+from quantglow.ir.symbolic.guards import Guard, Guards, Relation
 from quantglow.ir.symbolic.size import FixedShape, symbol_name
 from quantglow.support.errors import UnsupportedOpError
 
@@ -64,12 +64,11 @@ def are_sizes_alike(pinned: FixedShape, shape: FixedShape) -> bool:
     return all((a == 1) == (b == 1) for a, b in zip(pinned, shape, strict=True))
 
 
-def leave_one_size(guards: Guards, symbols: Set[str]) -> bool:
-    """Whether guards leave a single value above 1 to something of these symbols."""
+def fixing_guards(guards: Guards, symbols: Set[str]) -> frozenset[Guard]:
+    """The guards that leave a single value above 1 to something of these symbols."""
     equal = (guard for guard in guards.recorded if guard.relation is Relation.EQUAL)
-    return any(
-        _fixed_value(g.expression) >= SMALLEST for g in equal if g.expression.names & symbols
-    )
+    fixing = (guard for guard in equal if _fixed_value(guard.expression) >= SMALLEST)
+    return frozenset(guard for guard in fixing if guard.expression.names & symbols)
 
 
 def _fixed_value(expression: Expression) -> int:

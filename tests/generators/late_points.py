@@ -93,6 +93,49 @@ def add_point(
     graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
 
 
+def add_counted(
+    graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    """Let what reads a value read a product of a matrix and its rows, all of which are chosen: the
+    number that a run gives is the only one with which the product can be computed."""
+    rows, inner = shape[0], int(np.prod(shape[1:]))
+    if not 1 < rows <= MOST_ELEMENTS:
+        add_point(graph, name, shape, rng)
+        return
+    constants = {
+        "wide": np.array([rows, -1]),
+        "first": np.array(0),
+        "least": np.array(-1, np.float32),
+        "flat": np.array([-1]),
+        "rows": np.array([-1, inner]),
+        "back": np.array(shape),
+        "w": rng.normal(size=(rows, rows)).astype(np.float32) / np.float32(rows),
+    }
+
+    def of(key: str) -> str:
+        return name if key == "value" else f"{name}|{key}"
+
+    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
+        return helper.make_node(kind, list(map(of, reads.split())), [of(result)], **attributes)
+
+    nodes = [
+        node("Reshape", "value wide", "matrix"),
+        node("Gather", "matrix first", "firsts", axis=1),
+        node("Abs", "firsts", "sizes"),
+        node("Greater", "sizes least", "any"),
+        node("NonZero", "any", "at"),
+        node("Reshape", "at flat", "index"),
+        node("Gather", "value index", "chosen", axis=0),
+        node("Reshape", "chosen rows", "vectors"),
+        node("Transpose", "vectors", "turned", perm=[1, 0]),
+        node("MatMul", "turned w", "product"),
+        node("Transpose", "product", "new", perm=[1, 0]),
+        node("Reshape", "new back", "changed"),
+    ]
+    insert(graph, name, of("changed"), nodes)
+    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
+
+
 def add_pieces(
     graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:

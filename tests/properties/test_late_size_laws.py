@@ -22,6 +22,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError, ModelError, UnsupportedOpError
 from tests.fuzz.compare import session
 from tests.generators.late_points import (
+    add_counted,
     add_loop,
     add_pieces,
     add_point,
@@ -173,6 +174,15 @@ def test_loops_of_computed_trips_at_any_place_compute_what_onnxruntime_computes(
 ) -> None:
     seeds = range(group * SEEDS, (group + 1) * SEEDS)
     points = add_loop, add_loop, add_point
+    assert sum(are_programs_right(seed, points) for seed in seeds) >= SEEDS // 2
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_products_with_all_rows_of_a_result_compute_what_onnxruntime_computes(
+    group: int,
+) -> None:
+    seeds = range(group * SEEDS, (group + 1) * SEEDS)
+    points = add_counted, add_counted, add_point
     assert sum(are_programs_right(seed, points) for seed in seeds) >= SEEDS // 2
 
 

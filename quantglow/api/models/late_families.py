@@ -30,8 +30,8 @@ from quantglow.transforms.bind_sizes import bind_sizes
 from quantglow.transforms.size_sources import (
     SizeSource,
     are_sizes_alike,
+    fixing_guards,
     late_sizes,
-    leave_one_size,
 )
 
 Results = Mapping[str, Array]
@@ -110,9 +110,11 @@ class LateFamily(Family):
 
     @property
     def is_of_one_size(self) -> bool:
-        """Whether sizes decide its graphs: those that were made serve one late size only."""
-        graphs = (graph for graphs in self._late_graphs.values() for graph in graphs)
-        return any(g.guards and leave_one_size(g.guards, g.late.keys()) for g in graphs)
+        """Whether sizes decide its graphs: those that were made serve one late size only, where the
+        model would take others, too."""
+        graphs = [g for graphs in self._late_graphs.values() for g in graphs if g.guards]
+        demanded = {name for g in graphs if g.guards for name in g.guards.revised}
+        return any(g.guards and fixing_guards(g.guards, g.late.keys() - demanded) for g in graphs)
 
     def case_of(self, feeds: Mapping[str, Array]) -> Case:
         """The case of some arrays, with the shapes of results that decide sizes."""

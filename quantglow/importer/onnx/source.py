@@ -182,7 +182,7 @@ class Source:
         types = opaque_types(node for _, node in named)
         texts = {name: type_text(types[node]) for name, node in named if node in types}
         graph = Graph(scope.inputs, named, self.source_hash, {**self.declared, **texts})
-        if scope.is_late and scope.guards is not None:
+        if scope.is_late:
             check_sources(graph, scope.guards)
         return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
 
@@ -198,20 +198,29 @@ class Source:
     ) -> ImportScope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
-        constants, nodes = self.decoded
-        weights_nbytes = sum(value.array.nbytes for value in constants)
         shapes = resolve_shapes(self.fed, input_shapes or {})
+        values = resolve_values(self.fed, input_values or {})
         if late_results is LateResults.REFUSED:
             fallback = fallback and not any(decide_in(0, shape) for shape in shapes.values())
-        scope = new_scope(self.imported, Meter(weights_nbytes=weights_nbytes), fallback)
-        scope.unrolls, scope.late_results, scope.late = self.unrolls, late_results, late or {}
-        scope.values.update((value.name, value) for value in constants)
-        values = resolve_values(self.fed, input_values or {})
-        scope.inputs = declare_inputs(self.fed, shapes, scope, values)
-        scope.guards = guards or find_guards(chain.from_iterable(shapes.values()))
-        with np.errstate(all="ignore"):  # weights may be infinite
-            import_nodes(nodes, scope)
-        return scope
+        guards = guards or find_guards(chain.from_iterable(shapes.values())) or Guards({})
+        start = guards.snapshot
+        while True:
+            scope = new_scope(self.imported, Meter(weights_nbytes=self._weights_nbytes), fallback)
+            scope.unrolls, scope.late_results, scope.late = self.unrolls, late_results, late or {}
+            scope.values.update((value.name, value) for value in self.decoded[0])
+            scope.inputs = declare_inputs(self.fed, shapes, scope, values)
+            scope.guards = guards
+            try:
+                with np.errstate(all="ignore"):  # weights may be infinite
+                    import_nodes(self.decoded[1], scope)
+                return scope
+            except ModelError:
+                if not guards.guess_again(start):
+                    raise
+
+    @property
+    def _weights_nbytes(self) -> int:
+        return sum(value.array.nbytes for value in self.decoded[0])
 
     def giving(self, names: Iterable[str]) -> Source:
         """The model with these values as its outputs."""

@@ -98,18 +98,34 @@ class Guard:
         return f"{left} {self.relation} {right}"
 
 
+Facts = tuple[dict[Any, Any], ...]
+"""Guards, answers and bounds."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The hints of a program, and what was decided with them."""
+
+    hints: Mapping[str, int]
+    facts: Facts
+
+
 @dataclass
 class Guards:
     """The guards of one program, by the first place in the code that needed each.
 
-    ``hints``: the value of each symbol that decides.  ``names``: expressions by the text that
-    stands for them in code.  ``caution``: halvings of sizes for which tiles are chosen.
+    ``hints``: the value of each symbol that decides.  ``guesses``: the hints of symbols whose
+    values nobody knows yet; ``revised``: those of them that the first guess did not suit.
+    ``names``: expressions by the text that stands for them in code.  ``caution``: halvings of
+    sizes for which tiles are chosen.
 
     ``askers``: where it is not None, the nodes of the model whose import asked for each guard,
     ``asker`` being the present one.  ``atomic``: nodes that are to be imported as they are.
     """
 
     hints: Mapping[str, int]
+    guesses: dict[str, int] = field(default_factory=dict)
+    revised: set[str] = field(default_factory=set)
     recorded: dict[Guard, str] = field(default_factory=dict)
     names: dict[str, Expression] = field(default_factory=dict)
     caution: int = 0
@@ -143,6 +159,41 @@ class Guards:
             name += "_"
         self.hints = {**self.hints, name: hint}
         return name
+
+    def add_guess(self, name: str, hint: int) -> str:
+        """Add a symbol whose value nobody knows; the hint is a guess, but where ``guess_again`` has
+        a better one.  Its name, which no other has."""
+        name = self.add_symbol(name, hint)
+        self.hints = {**self.hints, name: self.guesses.setdefault(name, hint)}
+        return name
+
+    def guess_again(self, start: Snapshot) -> bool:
+        """Go back to a state, with another guess for what failed since then: the nearest value at
+        which the last guard does not hold.  A product asks for the number of its weights' rows.
+
+        False where no guess is left: each changes once.
+        """
+        for name, value in self._other_guesses():
+            self.guesses[name] = value
+            self.revised.add(name)
+            self.hints = start.hints
+            self._likely.clear()
+            self._restore(start.facts)
+            return True
+        return False
+
+    def _other_guesses(self) -> Iterator[tuple[str, int]]:
+        """Guesses at which the last guard does not hold."""
+        for guard in [*self.recorded][-1:]:
+            for name in sorted(guard.expression.names & self.guesses.keys() - self.revised):
+                guess = self.guesses[name]
+                here, beside = (
+                    guard.expression.at({**self.hints, name: n}) for n in (guess, guess + 1)
+                )
+                near = guess - here // (beside - here) if beside != here else guess
+                for value in range(max(near, SMALLEST), min(near + 1, LARGEST) + 1):
+                    if not guard.holds({**self.hints, name: value}):
+                        yield name, value
 
     @contextmanager
     def ask(self, node: str) -> Iterator[None]:
@@ -233,23 +284,31 @@ class Guards:
             self._learn(guard)
         self._note(guard)
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """All that was found so far."""
+        return Snapshot(self.hints, tuple(dict(facts) for facts in self._facts))
+
     @contextmanager
     def forgetting(self) -> Iterator[dict[Guard, str]]:
         """The guards that are recorded inside; they are not guards after it."""
-        snapshots = [dict(facts) for facts in self._facts]
+        before = self.snapshot.facts
         inside: dict[Guard, str] = {}
         try:
             yield inside
         finally:
             inside |= {
-                guard: place for guard, place in self.recorded.items() if guard not in snapshots[0]
+                guard: place for guard, place in self.recorded.items() if guard not in before[0]
             }
-            for facts, before in zip(self._facts, snapshots, strict=True):
-                facts.clear()
-                facts.update(before)
+            self._restore(before)
+
+    def _restore(self, earlier: Facts) -> None:
+        for facts, before in zip(self._facts, earlier, strict=True):
+            facts.clear()
+            facts.update(before)
 
     @property
-    def _facts(self) -> tuple[dict[Any, Any], ...]:
+    def _facts(self) -> Facts:
         return self.recorded, self._decided, self._bounds
 
     def hold(self, values: Values) -> bool:

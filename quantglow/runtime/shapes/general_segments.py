@@ -22,7 +22,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST, Values
-from quantglow.ir.symbolic.guards import Conditions, Guards
+from quantglow.ir.symbolic.guards import Conditions, Guard, Guards
 from quantglow.ir.symbolic.size import Dim, Size
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
@@ -52,8 +52,8 @@ from quantglow.transforms.partition import Executable, Segment, branches_apart, 
 from quantglow.transforms.size_sources import (
     SizeSource,
     are_sizes_alike,
+    fixing_guards,
     late_sizes,
-    leave_one_size,
 )
 
 Planned = tuple[PlannedProgram, OrderedPlan]
@@ -222,10 +222,10 @@ class SegmentedProgram(Concise):
         return tuple(tuple(sorted(segment.graph.symbols & names)) for segment, names in stages)
 
     @property
-    def is_of_one_size(self) -> bool:
-        """Whether its guards leave a single value above 1 to something of late sizes."""
+    def fixing_guards(self) -> frozenset[Guard]:
+        """The guards that leave a single value above 1 to something of late sizes."""
         late = frozenset(each.symbol for each in chain.from_iterable(self.late))
-        return leave_one_size(self.guards, late)
+        return fixing_guards(self.guards, late)
 
     @cached_property
     def is_int8(self) -> bool:

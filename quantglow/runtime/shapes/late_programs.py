@@ -52,9 +52,8 @@ MOST_PROGRAMS = 32
 """Maximum number of programs of a model: where their guards differ, each serves a part."""
 
 MOST_OF_ONE_SIZE = 4
-"""Maximum number of programs that serve one late size only: where sizes decide the graph, each new
-size would make a program."""
-
+"""Maximum number of late sizes that have programs for them only: where sizes decide the graph, each
+new size would make a program."""
 
 NO_PROGRAM = "the sizes that its results have here are served by no program"
 
@@ -244,8 +243,8 @@ class LatePrograms(Concise):
             raise UnsupportedOpError([f"{name!r} has more than {LARGEST} rows" for name in large])
         if any(program.is_int8 for program in self._programs):
             return
-        single = sum(program.is_of_one_size for program in self._programs)
-        if len(self._programs) >= MOST_PROGRAMS or single >= MOST_OF_ONE_SIZE:
+        fixing = {program.fixing_guards for program in self._programs} - {frozenset()}
+        if len(self._programs) >= MOST_PROGRAMS or len(fixing) >= MOST_OF_ONE_SIZE:
             sizes = ", ".join(dict(self._programs[-1].pinned)) or "results"
             raise UnsupportedOpError([f"the sizes of {sizes} decide what is computed behind them"])
 

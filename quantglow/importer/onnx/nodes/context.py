@@ -7,7 +7,7 @@ or an array when the result is known.  It raises ``Unsupported`` with the reason
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -109,7 +109,7 @@ class ImportScope:
     current: Origin | None = None
     in_definition: bool = False
     origins: dict[str, Origins] = field(default_factory=dict)
-    guards: Guards | None = None
+    guards: Guards = field(default_factory=lambda: Guards({}))
     late: Shapes = field(default_factory=dict)
     objects: dict[ItemsValue, ObjectValue] = field(default_factory=dict)
 
@@ -136,15 +136,14 @@ class ImportScope:
 
     def late_size(self, name: str, axis: int) -> Dim:
         """A size of a result that its node decides: a symbol, but for 0 and 1."""
-        hint = self.late.get(name, ())[axis : axis + 1] or (USUAL,)
-        if hint[0] < SMALLEST:
-            return hint[0]
-        if self.guards is None:
-            self.guards = Guards({})
         label = f"{name}_{axis}"
-        return size(
-            symbol(self.guards.add_symbol(identifiers([label])[label], hint[0])), self.guards
-        )
+        identifier = identifiers([label])[label]
+        known = self.late.get(name, ())[axis : axis + 1]
+        if not known:
+            return size(symbol(self.guards.add_guess(identifier, USUAL)), self.guards)
+        if known[0] < SMALLEST:
+            return known[0]
+        return size(symbol(self.guards.add_symbol(identifier, known[0])), self.guards)
 
     @contextmanager
     def importing(self, proto: onnx.NodeProto) -> Iterator[None]:
@@ -154,9 +153,8 @@ class ImportScope:
             yield
             return
         outer, self.current = self.current, node_origin(proto, self.current)
-        asked = self.guards.ask(_operator_key(proto)) if self.guards else nullcontext()
         try:
-            with asked:
+            with self.guards.ask(_operator_key(proto)):
                 yield
         finally:
             self.current = outer
@@ -164,9 +162,8 @@ class ImportScope:
     def is_atomic(self, proto: onnx.NodeProto) -> bool:
         """Whether a node of the model is to be imported as it is, not as the nodes of its
         definition: these hold for some sizes only."""
-        if self.in_definition or self.guards is None or not self.fallback:
-            return False
-        return _operator_key(proto) in self.guards.atomic
+        is_whole = self.fallback and not self.in_definition
+        return is_whole and _operator_key(proto) in self.guards.atomic
 
     def with_origins(self, graph: Graph) -> Graph:
         """The graph and its bodies with the nodes of the model that their nodes come from."""

@@ -11,23 +11,19 @@ type than that it is opaque: the models of the nodes have it all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pkgutil import resolve_name
 
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.domains import DOMAINS
 from quantglow.importer.onnx.nodes.context import (
     AlreadyReported,
     ImportScope,
     Unsupported,
     qualify,
 )
-from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
+from quantglow.importer.onnx.nodes.folding import FAILURES
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     ItemsValue,
@@ -38,33 +34,26 @@ from quantglow.importer.onnx.nodes.values import (
     as_element,
     graph_dtype,
     held_dtype,
-    inner_tensor,
     is_container,
-    type_of_text,
     type_text,
     value_onnx_type,
     value_shape,
     with_inner_sizes,
 )
-from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.proto import (
     all_nodes,
     all_tensors,
     check_open,
     clear_notes,
     decode,
-    infer,
 )
-from quantglow.importer.onnx.resolvers.loop_types import looping_types
-from quantglow.importer.onnx.resolvers.result_types import (
-    ResultType,
-    Sizing,
-    Types,
-    at_sizes,
-    free_sizes,
-    free_types,
-    ml_types,
+from quantglow.importer.onnx.resolvers.inferred_types import (
+    exact_dtype,
+    has_element,
+    late_types,
+    result_types,
 )
+from quantglow.importer.onnx.resolvers.result_types import ResultType, Types, ml_types
 from quantglow.ir.graph.family import LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
@@ -74,9 +63,6 @@ from quantglow.ir.symbolic.size import Size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FileFormatError, ModelError
-
-OUTPUT_TYPES = "quantglow.ort.session:output_types"
-"""Name of the function that tells the types of a model's outputs, see ``external.RUNTIME``."""
 
 STORED_NBYTES = 1024
 """Known operands up to this size are part of the node: axes, shapes, scalars."""
@@ -90,12 +76,14 @@ def left_to_fallback(
     single = None if _declares_other_floats(proto) else _single_model(proto, scope)
     if single is None:
         return None
-    inferred = result_types(single.proto, scope)
+    named = ((info.name, scope.values[info.name]) for info in single.proto.graph.input)
+    operands = {name: object_value(value, scope) or value for name, value in named}
+    inferred = result_types(single.proto, operands, scope)
     types = ml_types(proto, _operand_types(proto, scope)) | _complete_types(inferred, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     declared = {name: _declared_type(inferred.get(name)) for name in types}
     if scope.late_results is not LateResults.REFUSED:
-        late = _late_types(single.proto, [n for n in outputs if n not in types], scope)
+        late = late_types(single.proto, [n for n in outputs if n not in types], scope)
         types |= dict.fromkeys(late, TensorType(DType.OPAQUE, ()))
         declared |= late
     if not outputs or not all(name in types for name in outputs):
@@ -255,20 +243,6 @@ def value_info(
     return info
 
 
-def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
-    """Types of the outputs of a model of one node, also where its operands have free sizes."""
-    named = ((info.name, scope.values[info.name]) for info in proto.graph.input)
-    operands = {name: object_value(value, scope) or value for name, value in named}
-    free = free_sizes(proto, operands)
-    if not free:
-        return _inferred_types(proto, scope)
-
-    def types_at(sizes: Sizing) -> Types:
-        return _inferred_types(at_sizes(proto, operands, sizes), scope)
-
-    return free_types(free, types_at)
-
-
 def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
     """The types with late sizes where the node decides them, without those of results that cannot
     be held."""
@@ -284,112 +258,6 @@ def _complete_types(types: Types, scope: ImportScope) -> dict[str, TensorType]:
             shape = tuple(scope.late_size(name, axis) if n is None else n for axis, n in dims)
             complete[name] = TensorType(kind.dtype, shape)
     return complete
-
-
-def _late_types(
-    proto: onnx.ModelProto, names: Sequence[str], scope: ImportScope
-) -> dict[str, onnx.TypeProto]:
-    """Types of outputs of a model of one node, with the sizes that are inferred, else without a
-    shape: as the model declares them, or as onnxruntime knows them."""
-    types: dict[str, onnx.TypeProto] = {}
-    if proto.graph.node[0].domain in DOMAINS:  # else what the model says does not make it run
-        inferred = _infer(proto, scope) if names else {}
-        stated = {n: _without_shape(scope.declared[n].type) for n in names if n in scope.declared}
-        stated |= {n: _without_names(inferred[n]) for n in names if n in inferred}
-        types = {name: kind for name, kind in stated.items() if _has_element(kind)}
-    if len(types) == len(names):
-        return types
-    texts = resolve_name(OUTPUT_TYPES)(_with_open_outputs(proto).SerializeToString())
-    known = ((name, type_of_text(texts[name])) for name in names if name in texts)
-    return {name: kind for name, kind in known if kind is not None} | types
-
-
-def _has_element(kind: onnx.TypeProto) -> bool:
-    """Whether a type is a container, or a tensor of a stated element type."""
-    return is_container(kind) or kind.tensor_type.elem_type != onnx.TensorProto.UNDEFINED
-
-
-def _without_names(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of a tensor without the names of its sizes; containers as they are."""
-    copy = onnx.TypeProto()
-    copy.CopyFrom(kind)
-    for dim in copy.tensor_type.shape.dim if kind.HasField("tensor_type") else ():
-        dim.ClearField("dim_param")
-    return copy
-
-
-def _without_shape(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of a tensor of any shape; containers as they are."""
-    if is_container(kind):
-        return kind
-    element = kind.tensor_type.elem_type
-    return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=element))
-
-
-def _with_open_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model of one node with all outputs of that, without types."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(proto)
-    outputs = [name for name in proto.graph.node[0].output if name]
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return probe
-
-
-def _infer(proto: onnx.ModelProto, scope: ImportScope) -> dict[str, onnx.TypeProto]:
-    """The types that ONNX infers for the node's outputs."""
-    probe = _with_open_outputs(proto)
-    inferred: dict[str, onnx.TypeProto] = {}
-    with suppress(*INFERENCE_FAILURES, *FAILURES):
-        probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
-        inferred |= {info.name: info.type for info in infer(probe).graph.output}
-        inferred |= looping_types(proto)
-    return inferred
-
-
-def _inferred_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
-    """Types of the node's outputs: inferred, else as the model declares them."""
-    inferred = _infer(proto, scope)
-    outputs = [name for name in proto.graph.node[0].output if name]
-    declared = {name: info.type for name, info in scope.declared.items()}
-    types = {name: _result_type(inferred.get(name), declared.get(name)) for name in outputs}
-    return {name: kind for name, kind in types.items() if kind is not None}
-
-
-def _result_type(*kinds: onnx.TypeProto | None) -> ResultType | None:
-    """The first of the types that is a tensor of the graph's element types and a known shape, else
-    the first of a known rank."""
-    open_kind = None
-    for each in kinds:
-        if each is None or not each.WhichOneof("value"):
-            continue
-        if is_container(each):
-            inner = inner_tensor(each)
-            return ResultType(DType.OPAQUE, _sizes_in(inner) if inner else (), each)
-        tensor = each.tensor_type
-        dtype = _exact_dtype(tensor.elem_type)
-        if dtype is None or not tensor.HasField("shape"):
-            continue
-        sizes = _sizes_in(tensor)
-        if not 0 < math.prod(size for size in sizes if size is not None) <= MAX_ELEMENTS:
-            continue
-        kind = ResultType(dtype, sizes)
-        if None not in sizes:
-            return kind
-        open_kind = open_kind or kind
-    return open_kind
-
-
-def _sizes_in(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
-    """The sizes that a type states."""
-    dims = tensor.shape.dim
-    return tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in dims)
-
-
-def _exact_dtype(onnx_type: int) -> DType | None:
-    """The element type, None for those that the graph does not hold as they are."""
-    dtype = held_dtype(onnx_type)
-    is_wide = dtype is DType.F32 and onnx_type != onnx.TensorProto.FLOAT
-    return None if is_wide else dtype
 
 
 def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
@@ -530,10 +398,10 @@ def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
     Free sizes are open.  An open size may also be a plain one, which the run of the node tells.
     """
     if kind.dtype is DType.OPAQUE:
-        return info.type.WhichOneof("value") is not None and _has_element(info.type)
+        return info.type.WhichOneof("value") is not None and has_element(info.type)
     tensor = info.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
-    has_shape = tensor.HasField("shape") and _exact_dtype(tensor.elem_type) is kind.dtype
+    has_shape = tensor.HasField("shape") and exact_dtype(tensor.elem_type) is kind.dtype
     return (
         has_shape
         and len(dims) == len(kind.shape)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.ir.symbolic.expression import SMALLEST, USUAL, symbol
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import (
     Dim,
@@ -234,3 +235,46 @@ def test_types_of_other_ranks_or_elements_differ_whatever_a_free_size_is() -> No
     assert guards.texts == before
     assert kind == TensorType(DType.F32, (4, 4, 7))
     assert guards.texts != before
+
+
+@pytest.mark.parametrize(
+    ("refuses", "suiting"),
+    [
+        (lambda n, k: decide(n != k), lambda k: k),
+        (lambda n, k: decide(3 * n + 1 != 3 * k + 1), lambda k: k),
+        (lambda n, k: decide(n < k), lambda k: k),
+        (lambda n, k: decide(n * 2 < 2 * k - 1), lambda k: k),
+        (lambda n, k: not decide_equal((1, n), (1, k)), lambda k: k),
+    ],
+)
+@pytest.mark.parametrize("k", [USUAL + 1, 11, 283])
+def test_a_guess_is_made_again_where_another_one_suits(
+    k: int, refuses: Callable[[Dim, int], bool], suiting: Callable[[int], int]
+) -> None:
+    """Answers that the first guess led to are forgotten with it; no guess changes twice."""
+    sizes, guards = free_sizes(n=5)
+    start = guards.snapshot
+
+    def guessed() -> Size:
+        return Size(symbol(guards.add_guess("late", USUAL)), guards)
+
+    assert refuses(guessed(), k)
+    assert guards.guess_again(start)
+    assert not guards.recorded
+    assert guards.hints == {"n": 5}
+    late = guessed()
+    assert likely(late) == suiting(k)
+    assert not refuses(late, k)
+    assert guards.revised == {"late"}
+    assert decide(late != k + 1)
+    assert not guards.guess_again(start)
+    assert decide(sizes[0] != 6)
+    assert not guards.guess_again(start), "sizes that are known are no guesses"
+
+
+def test_no_guess_is_below_the_least_size_of_a_symbol() -> None:
+    _, guards = free_sizes()
+    start = guards.snapshot
+    late = Size(symbol(guards.add_guess("late", USUAL)), guards)
+    assert decide(late != SMALLEST - 1)
+    assert not guards.guess_again(start)

@@ -1,7 +1,4 @@
-"""A Loop whose stacked size is declared, or follows from its trips, is compiled with its body.
-
-Both cases were compiled at 92135ace; the strict xfail names what the second one lost since then.
-"""
+"""A Loop whose stacked size is declared, or follows from its trips, is compiled with its body."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ next = Tanh(sm)
 more = Concat<axis=1>(all, next) }>
 y = MatMul(v, w) }"""
 
-RUNS_WHOLE = "onnxruntime runs the model whole"
-
 
 def network(is_declared: bool) -> onnx.ModelProto:
     """70 trips of four columns each behind three, and a product with all of them."""
@@ -41,10 +36,7 @@ def network(is_declared: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
-@pytest.mark.parametrize(
-    "is_declared",
-    [True, pytest.param(False, marks=pytest.mark.xfail(reason=RUNS_WHOLE, strict=True))],
-)
+@pytest.mark.parametrize("is_declared", [False, True])
 def test_a_loop_of_a_known_size_is_compiled(
     is_declared: bool, is_int8: bool, tmp_path: Path
 ) -> None:
