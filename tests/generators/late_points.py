@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -52,6 +52,29 @@ def value_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]]
             yield info.name, shape
 
 
+class Point:
+    """Nodes that change a value, and their constants; names of the model's own are told apart by
+    that of the value."""
+
+    def __init__(self, graph: onnx.GraphProto, value: str) -> None:
+        self.graph, self.value = graph, value
+
+    def of(self, key: str) -> str:
+        """The name of one of its values; ``value`` is the one that it changes, ``-`` is none."""
+        return {"value": self.value, "-": ""}.get(key, f"{self.value}|{key}")
+
+    def node(self, kind: str, reads: str, results: str, **attributes: object) -> onnx.NodeProto:
+        """A node; keys stand apart by commas."""
+        names = (list(map(self.of, keys.split(", "))) for keys in (reads, results))
+        return helper.make_node(kind, *names, **attributes)
+
+    def add(self, constants: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto]) -> None:
+        """Let what reads the value read the one called ``changed``."""
+        insert(self.graph, self.value, self.of("changed"), nodes)
+        tensors = (numpy_helper.from_array(array, self.of(key)) for key, array in constants.items())
+        self.graph.initializer.extend(tensors)
+
+
 def add_point(
     graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
@@ -69,28 +92,22 @@ def add_point(
         "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
     }
 
-    def of(key: str) -> str:
-        return name if key == "value" else f"{name}|{key}"
-
-    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
-        names = list(map(of, reads.split()))
-        return helper.make_node(kind, names, [of(result)], **attributes)
-
+    point = Point(graph, name)
+    node = point.node
     nodes = [
-        node("Reshape", "value wide", "matrix"),
-        node("Gather", "matrix first", "firsts", axis=1),
-        node("Greater", "firsts zero", "positive"),
+        node("Reshape", "value, wide", "matrix"),
+        node("Gather", "matrix, first", "firsts", axis=1),
+        node("Greater", "firsts, zero", "positive"),
         node("NonZero", "positive", "at"),
-        node("Reshape", "at flat", "index"),
-        node("Reshape", "at column", "places"),
-        node("Gather", "value index", "chosen", axis=0),
-        node("Reshape", "chosen rows", "vectors"),
-        node("MatMul", "vectors w", "product"),
-        node("Reshape", "product back", "new"),
-        node("ScatterND", "value places new", "changed"),
+        node("Reshape", "at, flat", "index"),
+        node("Reshape", "at, column", "places"),
+        node("Gather", "value, index", "chosen", axis=0),
+        node("Reshape", "chosen, rows", "vectors"),
+        node("MatMul", "vectors, w", "product"),
+        node("Reshape", "product, back", "new"),
+        node("ScatterND", "value, places, new", "changed"),
     ]
-    insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
+    point.add(constants, nodes)
 
 
 def add_counted(
@@ -112,28 +129,23 @@ def add_counted(
         "w": rng.normal(size=(rows, rows)).astype(np.float32) / np.float32(rows),
     }
 
-    def of(key: str) -> str:
-        return name if key == "value" else f"{name}|{key}"
-
-    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
-        return helper.make_node(kind, list(map(of, reads.split())), [of(result)], **attributes)
-
+    point = Point(graph, name)
+    node = point.node
     nodes = [
-        node("Reshape", "value wide", "matrix"),
-        node("Gather", "matrix first", "firsts", axis=1),
+        node("Reshape", "value, wide", "matrix"),
+        node("Gather", "matrix, first", "firsts", axis=1),
         node("Abs", "firsts", "sizes"),
-        node("Greater", "sizes least", "any"),
+        node("Greater", "sizes, least", "any"),
         node("NonZero", "any", "at"),
-        node("Reshape", "at flat", "index"),
-        node("Gather", "value index", "chosen", axis=0),
-        node("Reshape", "chosen rows", "vectors"),
+        node("Reshape", "at, flat", "index"),
+        node("Gather", "value, index", "chosen", axis=0),
+        node("Reshape", "chosen, rows", "vectors"),
         node("Transpose", "vectors", "turned", perm=[1, 0]),
-        node("MatMul", "turned w", "product"),
+        node("MatMul", "turned, w", "product"),
         node("Transpose", "product", "new", perm=[1, 0]),
-        node("Reshape", "new back", "changed"),
+        node("Reshape", "new, back", "changed"),
     ]
-    insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
+    point.add(constants, nodes)
 
 
 def add_pieces(
@@ -157,13 +169,8 @@ def add_pieces(
         "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
     }
 
-    def of(key: str) -> str:
-        return name if key == "value" else f"{name}|{key}"
-
-    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
-        names = list(map(of, reads.split(", ")))
-        return helper.make_node(kind, names, [of(result)], **attributes)
-
+    point = Point(graph, name)
+    node = point.node
     nodes = [
         node("Reshape", "value, wide", "matrix"),
         node("Gather", "matrix, first", "firsts", axis=1),
@@ -186,8 +193,7 @@ def add_pieces(
         node("Reshape", "after mean, back", "mean"),
         node("Add", "value, mean", "changed"),
     ]
-    insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
+    point.add(constants, nodes)
 
 
 def add_loop(
@@ -215,14 +221,8 @@ def add_loop(
         "w": rng.normal(size=(inner, inner)).astype(np.float32) / np.float32(inner),
     }
 
-    def of(key: str) -> str:
-        return name if key == "value" else f"{name}|{key}"
-
-    def node(kind: str, reads: str, result: str, **attributes: object) -> onnx.NodeProto:
-        names = [of(key) if key != "-" else "" for key in reads.split(", ")]
-        results = list(map(of, result.split(", ")))
-        return helper.make_node(kind, names, results, **attributes)
-
+    point = Point(graph, name)
+    of, node = point.of, point.node
     is_stacked, is_conditional = (bool(rng.integers(2)) for _ in range(2))
     trip_nodes = [
         node("MatMul", "state, w", "product"),
@@ -272,8 +272,7 @@ def add_loop(
         *_mean("after", "states", node),
         node("Reshape", "after mean, back", "changed"),
     ]
-    insert(graph, name, of("changed"), nodes)
-    graph.initializer.extend(numpy_helper.from_array(a, of(key)) for key, a in constants.items())
+    point.add(constants, nodes)
 
 
 def _mean(
