@@ -23,7 +23,8 @@ from quantglow.ort.session import Session, open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.native.executable import LlvmExecutable
-from quantglow.runtime.native.native_call import NativeCall
+from quantglow.runtime.native.native_call import NativeCall, NativeContext
+from quantglow.runtime.native.sequences import BatchedExecutable
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support import debug
 from quantglow.support.arrays import Array
@@ -47,7 +48,7 @@ _lock = threading.Lock()
 class ProviderOptions:
     """The options of a session: ``ep.quantglowexecutionprovider.*``.
 
-    num_threads  of a call; all cores by default
+    num_threads  maximum number of threads of a call; all cores by default
     """
 
     num_threads: int | None = None
@@ -100,7 +101,7 @@ class PluggedModel:
             return None
         executable = served.build.executable
         is_plain = not any(port.declared for port in signature.ports)
-        if not isinstance(executable, LlvmExecutable) or not is_plain:
+        if not isinstance(executable, LlvmExecutable | BatchedExecutable) or not is_plain:
             return None
         if served.case is not None and served.case.values:
             return None  # other values of the same shapes have other programs
@@ -130,7 +131,7 @@ class PluggedProgram:
     """The machine code for some shapes, and the contexts that the plug-in has."""
 
     call: NativeCall
-    contexts: list[Any] = field(default_factory=list)
+    contexts: list[NativeContext] = field(default_factory=list)
 
 
 def _say(message: int, error: BaseException) -> None:
@@ -174,6 +175,7 @@ def _prepare(model: int, tensors: Any, count: int, program: Any, message: int) -
     _programs[number] = PluggedProgram(call)
     plugged.programs.append(number)
     out.is_native, out.walk, out.rows, out.number = 1, call.walk, call.rows, number
+    out.threads, out.begin, out.join = call.threads, call.begin, call.join
     out.pointer_count, out.output_count = len(call.positions), len(call.ranks)
     out.check_count = call.checks
     for name in ("positions", "ends", "offsets", "ranks", "dims"):
@@ -183,10 +185,10 @@ def _prepare(model: int, tensors: Any, count: int, program: Any, message: int) -
 
 def _context(program: int, context: Any, message: int) -> int:
     plugged, out = _programs[program], context.contents
-    memory = plugged.call.take_context()
+    memory = plugged.call.new_context()
     plugged.contexts.append(memory)
-    out.arguments, out.table = memory.arguments.ctypes.data, memory.table.ctypes.data
-    out.outside = memory.outside.ctypes.data
+    for name in ("arguments", "table", "outside", "state"):
+        setattr(out, name, getattr(memory, name).ctypes.data)
     return 0
 
 
@@ -206,7 +208,7 @@ def _release(model: int) -> None:
     for number in plugged.programs if plugged is not None else ():
         program = _programs.pop(number)
         for context in program.contexts:
-            program.call.give_back(context)
+            context.give_back()
 
 
 def _hook(function: Callable[..., int | None]) -> Callable[..., int | None]:

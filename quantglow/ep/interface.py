@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 """Version of the structs, as ``QG_INTERFACE`` says."""
 
 MESSAGE_NBYTES = 4096
@@ -49,6 +49,9 @@ class CProgram(ctypes.Structure):
         ("is_native", Word),
         ("walk", Pointer),
         ("rows", Word),
+        ("threads", Word),
+        ("begin", Pointer),
+        ("join", Pointer),
         ("pointer_count", Word),
         ("positions", Pointer),
         ("ends", Pointer),
@@ -64,7 +67,12 @@ class CProgram(ctypes.Structure):
 class CContext(ctypes.Structure):
     """Memory of one running call."""
 
-    _fields_ = [("arguments", Pointer), ("table", Pointer), ("outside", Pointer)]
+    _fields_ = [
+        ("arguments", Pointer),
+        ("table", Pointer),
+        ("outside", Pointer),
+        ("state", Pointer),
+    ]
 
 
 _Tensors, _Model = ctypes.POINTER(CTensor), ctypes.POINTER(CModel)

@@ -25,11 +25,11 @@ import onnxruntime_ep_quantglow as plug_in
 plug_in.get_library_path = lambda: sys.argv[2]
 from quantglow import ep
 x = np.random.default_rng(0).random((1, 1, 28, 28), np.float32)
-def opened(name="mnist_cnn.onnx"):
+def opened(name="mnist_cnn.onnx", threads=1):
     path = f"{sys.argv[3]}/datasets/{name}"
     devices = [d for d in ort.get_ep_devices() if d.ep_name == plug_in.EP_NAME]
     options = ort.SessionOptions()
-    options.add_provider_for_devices(devices, {"num_threads": "1"})
+    options.add_provider_for_devices(devices, {"num_threads": str(threads)})
     session = ort.InferenceSession(path, options)
     session.disable_fallback()
     return session
@@ -53,10 +53,20 @@ def python(library: Path, script: str, path: Path | None = None) -> str:
     return result.stdout
 
 
+SHARE_ALL = """
+from quantglow.runtime.native import executable
+executable.SERIAL_WORK = executable.SERIAL_PROGRAM = 0.0
+"""
+"""Lets threads share the calls of a small network."""
+
+
 @pytest.mark.slow
-def test_a_process_that_ends_with_a_live_session_ends_well(library: Path) -> None:
-    said = python(library, "plug_in.register(); s = opened(); run(s); print(ep.counts()['native'])")
-    assert said == "1\n"
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_process_that_ends_with_a_live_session_ends_well(library: Path, threads: int) -> None:
+    script = f"""
+plug_in.register(); s = opened(threads={threads}); run(s); print(ep.counts()["native"])
+"""
+    assert python(library, SHARE_ALL + script) == "1\n"
 
 
 @pytest.mark.slow
@@ -70,17 +80,19 @@ print(np.array_equal(run(s), before))
 
 
 @pytest.mark.slow
-def test_a_forked_child_runs_sessions_and_opens_new_ones(library: Path) -> None:
-    script = """
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_child_runs_sessions_and_opens_new_ones(library: Path, threads: int) -> None:
+    script = f"""
 import os
-plug_in.register(); s = opened(); before = run(s)
+plug_in.register(); s = opened(threads={threads}); before = run(s)
 child = os.fork()
 if child == 0:
-    fine = np.array_equal(run(s), before) and np.array_equal(run(opened()), before)
+    new = opened(threads={threads})
+    fine = all(np.array_equal(run(each), before) for each in (s, new, s, new))
     os._exit(0 if fine else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(run(s), before))
 """
-    assert python(library, script) == "0\n"
+    assert python(library, SHARE_ALL + script) == "0 True\n"
 
 
 @pytest.mark.slow
@@ -135,8 +147,11 @@ def test_the_oldest_version_of_onnxruntime_takes_the_same_library(
     library: Path, tmp_path: Path
 ) -> None:
     path = installed(tmp_path, "onnxruntime==1.24.4")
-    script = "plug_in.register(); print(ort.__version__, len(run(opened())), ep.counts()['native'])"
-    assert python(library, script, path) == "1.24.4 1 1\n"
+    script = """
+plug_in.register(); fine = np.array_equal(run(opened()), run(opened(threads=2)))
+print(ort.__version__, fine, ep.counts()["native"])
+"""
+    assert python(library, SHARE_ALL + script, path) == "1.24.4 True 2\n"
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ typedef struct Program {
 typedef struct {
   OrtNodeComputeInfo base;
   int64_t model;
+  int64_t forks; /* when it was made */
   Program *programs;
 } ComputeInfo;
 
@@ -138,7 +139,8 @@ static void give_context(Program *program, QgContext *context) {
   free(context);
 }
 
-static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContext *kernel) {
+static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContext *kernel,
+                             int64_t forks) {
   const QgProgram *code = &program->code;
   void *ends[2 * MOST_ENDS];
   for (size_t i = 0; i < call->count; i++) ends[i] = (void *)call->inputs[i].data;
@@ -154,7 +156,7 @@ static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContex
   QG_TRY(take_context(program, &context));
   for (int64_t i = 0; i < code->pointer_count; i++)
     context->arguments[code->positions[i]] = (int64_t)(intptr_t)ends[code->ends[i]] + code->offsets[i];
-  code->walk(context->table, code->rows);
+  OrtStatus *status = qg_walk(code, context, kernel, forks);
   QG_ADD(QG_NATIVE);
   int is_outside = 0;
   for (int64_t i = 0; i < code->check_count; i++) {
@@ -162,6 +164,7 @@ static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContex
     context->outside[i] = 0;
   }
   give_context(program, context);
+  if (status != NULL) return status;
   return is_outside ? invalid("quantglow: an index is out of range") : NULL;
 }
 
@@ -175,7 +178,7 @@ static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
   if (program == NULL) QG_TRY(prepare_program(info, &call, &program));
   const QgHooks *hooks = qg_hooks();
   if (hooks == NULL) return ended();
-  if (program->code.is_native) return run_native(program, &call, kernel);
+  if (program->code.is_native) return run_native(program, &call, kernel, info->forks);
   char message[QG_MESSAGE_NBYTES] = "";
   QG_ADD(QG_PYTHON);
   if (hooks->run(info->model, kernel, call.inputs, (int64_t)call.count, message))
@@ -215,6 +218,7 @@ OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out) {
   info->base.Compute = compute;
   info->base.ReleaseState = release_state;
   info->model = model;
+  info->forks = qg_forks();
   *out = &info->base;
   return NULL;
 }

@@ -20,7 +20,7 @@
 #define QG_LEAST_API 24
 
 /* Version of the structs below, which quantglow/ep/interface.py mirrors. */
-#define QG_INTERFACE 1
+#define QG_INTERFACE 2
 
 #define QG_MESSAGE_NBYTES 4096
 
@@ -65,6 +65,9 @@ typedef struct {
   int64_t is_native; /* 0: the hook `run` serves these shapes */
   void (*walk)(void *table, int64_t rows);
   int64_t rows;
+  int64_t threads; /* from 2 on: they share a call by the next two instead of `walk` */
+  void (*begin)(void *state, void *table, int64_t rows);
+  void (*join)(void *state, int64_t thread, int64_t threads);
   int64_t pointer_count;    /* pointers to inputs and outputs in the table */
   const int64_t *positions; /* of the pointers among the arguments of all kernels */
   const int64_t *ends;      /* the input or output of each: inputs first */
@@ -81,6 +84,7 @@ typedef struct {
   int64_t *arguments;
   void *table;
   int64_t *outside;
+  void *state; /* what threads share */
 } QgContext;
 
 /* quantglow's side.  Each returns 0, or -1 and a message; `compile` returns a number above 0. */
@@ -111,6 +115,10 @@ OrtStatus *qg_write_model(QgScratch *, const OrtGraph *, const OrtNode *fused, Q
 /* compute.c */
 OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out);
 void qg_release_compute_info(OrtNodeComputeInfo *);
+
+/* parallel.c */
+int64_t qg_forks(void); /* number of forks between the first process and this one */
+OrtStatus *qg_walk(const QgProgram *, const QgContext *, const OrtKernelContext *, int64_t forks);
 
 /* provider.c */
 OrtStatus *qg_new_ep(const OrtSessionOptions *, const OrtLogger *, OrtEp **out);

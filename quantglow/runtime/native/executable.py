@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +16,14 @@ from quantglow.ir.ops.indexing import out_of_range
 from quantglow.ir.symbolic.expression import Values
 from quantglow.runtime.native.buffers import uninitialized
 from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, array_addresses
-from quantglow.runtime.native.native_call import NativeCall
+from quantglow.runtime.native.native_call import (
+    NativeCall,
+    NativeContext,
+    end_order,
+    shapes_as_words,
+)
 from quantglow.runtime.native.program_table import NO_VALUES, Binding, Kind, ProgramTable
-from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL, entries
+from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
 from quantglow.runtime.native.threads import run_table, table_walk
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -266,7 +271,7 @@ class LlvmExecutable(Concise):
         """A context that nobody uses."""
         arena = self.loaded.arenas.take(self.arena_nbytes)
         idle = self._idle.pop(id(arena), None)
-        return idle or self._new_context(arena)
+        return idle or self._new_context(arena, np.zeros(len(self.table.indexed), np.int64))
 
     def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""
@@ -275,23 +280,27 @@ class LlvmExecutable(Concise):
 
     def native_call(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeCall | None:
         """The program as numbers, its inputs and outputs in the order of these names; None where a
-        run takes more than one thread, or has to be ended at Ctrl-C, or gives other outputs."""
-        if self.crew > 1 or self.is_long or list(outputs) != self.output_names:
+        run has to be ended at Ctrl-C, or gives other outputs."""
+        if self.is_long or list(outputs) != self.output_names:
             return None
-        places, shapes = self.table.places, [shape for shape, _ in self.binding.outputs]
-        order = [*map(list(inputs).index, self.table.input_names)]
-        order += range(len(inputs), len(inputs) + len(outputs))
+        places = self.table.places
+        order = end_order(list(inputs), self.table.input_names, len(outputs))
         return NativeCall(
-            self,
-            ctypes.cast(entries(self.target).run_alone, ctypes.c_void_p).value or 0,
+            self.target,
+            self._native_context,
             self.table.count,
+            self.crew,
             np.array(places.external, np.int64),
-            np.array(order, np.int64)[places.ends],
+            order[places.ends],
             np.array(self._external_offsets, np.int64),
-            np.array(list(map(len, shapes)), np.int64),
-            np.array([size for shape in shapes for size in shape], np.int64),
+            *shapes_as_words([shape for shape, _ in self.binding.outputs]),
             len(self.table.indexed),
         )
+
+    def _native_context(self) -> NativeContext:
+        context = self.take_context()
+        give_back = partial(self.give_back, context)
+        return NativeContext(context.arguments, context.table, context.outside, give_back)
 
     @cached_property
     def crew(self) -> int:
@@ -316,10 +325,14 @@ class LlvmExecutable(Concise):
         """Size of an arena with the slack that kernels may read behind it."""
         return self.binding.arena_nbytes + self.target.isa.slack_nbytes
 
-    def _new_context(self, arena: Array) -> Context:
+    def new_context(self, outside: Array) -> Context:
+        """A context on an arena that nobody uses, with memory for the checks of indices (int64,
+        zeros).  To be given back is its arena only: the context is never used again."""
+        return self._new_context(self.loaded.arenas.take(self.arena_nbytes), outside)
+
+    def _new_context(self, arena: Array, outside: Array) -> Context:
         """A context with memory of its own."""
-        arguments = np.empty(len(self.table.places.slots), np.int64)
-        return self.context_on(arena, arguments, np.zeros(len(self.table.indexed), np.int64))
+        return self.context_on(arena, np.empty(len(self.table.places.slots), np.int64), outside)
 
     def context_on(self, arena: Array, arguments: Array, outside: Array) -> Context:
         """A table that points into an arena; inputs and outputs are still missing.

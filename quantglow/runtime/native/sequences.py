@@ -28,6 +28,12 @@ from quantglow.ir.types import TensorType
 from quantglow.runtime.jit.library import addresses
 from quantglow.runtime.native.buffers import aligned_address, uninitialized
 from quantglow.runtime.native.executable import Context, LlvmExecutable, crew_for
+from quantglow.runtime.native.native_call import (
+    NativeCall,
+    NativeContext,
+    end_order,
+    shapes_as_words,
+)
 from quantglow.runtime.native.program_table import End, end_sizes
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
 from quantglow.runtime.native.threads import run_table
@@ -201,6 +207,53 @@ class BatchedExecutable(Concise):
     def crew(self) -> int:
         """Number of threads that take part."""
         return crew_for(self.pieces * self.piece.shared_work, self.piece.threads)
+
+    def native_call(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeCall | None:
+        """The batch as numbers, see ``LlvmExecutable.native_call``: pointers lead to its first
+        piece."""
+        piece, places = self.piece, self.piece.table.places
+        if piece.is_long or list(outputs) != piece.output_names:
+            return None
+        order = end_order(list(inputs), piece.table.input_names, len(outputs))
+        slots = min(self.crew, self.pieces, MOST_THREADS)
+        return NativeCall(
+            piece.target,
+            self._native_context,
+            1,
+            self.crew,
+            3 * np.arange(len(places.ends)) + 1,
+            order[places.ends],
+            np.array([offset for _, _, offset in piece.external_pointers], np.int64),
+            *shapes_as_words([kind.fixed_shape for kind in self.outputs]),
+            slots * len(piece.table.indexed),
+        )
+
+    def _native_context(self) -> NativeContext:
+        """A batch whose slots have memory of their own until it is given back."""
+        piece, batch = self.piece, self._new()
+        checks = len(piece.table.indexed)
+        outside = np.zeros(len(batch.slots) * checks, np.int64)
+        contexts = [
+            piece.new_context(outside[n * checks : (n + 1) * checks])
+            for n in range(len(batch.slots))
+        ]
+        batch.slots[:] = [(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts]
+        sizes = [math.prod(kind.fixed_shape) * kind.dtype.nbytes for kind in self._ends]
+        batch.moving[:] = [
+            (position, 0, sizes[end] // self.pieces) for position, end, _ in piece.external_pointers
+        ]
+
+        def give_back() -> None:
+            # Also the batch stays until here: its table has the addresses of its words.
+            self._idle.append(batch)
+            for context in contexts:
+                piece.loaded.arenas.give(context.arena)
+
+        return NativeContext(batch.moving.reshape(-1), batch.table, outside, give_back)
+
+    @property
+    def _ends(self) -> tuple[TensorType, ...]:
+        return (*self.inputs, *self.outputs)
 
     def first_piece(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs of the first piece."""

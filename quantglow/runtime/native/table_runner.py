@@ -51,17 +51,27 @@ _WORDS = {
     "yield_after": YIELD_AFTER,
     "entry": CALL_OF_ENTRY,
 }
-_DECLARATIONS, _SHARE, _RUN_SHARED, _WORK, _SHUT = (
-    read_template(name, _WORDS) for name in ("declarations", "share", "run_shared", "work", "shut")
+_DECLARATIONS, _SHARE, _BEGIN, _RUN_SHARED, _JOIN, _WORK, _SHUT = (
+    read_template(name, _WORDS)
+    for name in ("declarations", "share", "begin", "run_shared", "join", "work", "shut")
 )
+_INTERNAL_BEGIN = _BEGIN.replace("define", "define internal")
 
 
 @dataclass(frozen=True)
 class Entries:
-    """C functions of the run-time system."""
+    """C functions of the run-time system.
+
+    run_alone    walks a table on the calling thread
+    run_shared   walks one with the workers of a pool
+    begin, join  walk one with threads that the caller brings, see ``join.ll``
+    work, shut   are for workers of a pool
+    """
 
     run_alone: Any
     run_shared: Any
+    begin: Any
+    join: Any
     work: Any
     shut: Any
 
@@ -79,6 +89,8 @@ def entries(target: Target) -> Entries:
     return Entries(
         function("run_alone", pointer, word),
         function("run_shared", pointer, pointer, word, word),
+        function("begin", pointer, pointer, word),
+        function("join", pointer, word, word),
         function("work", pointer, word, word, word),
         function("shut", pointer),
     )
@@ -88,7 +100,9 @@ def run_time_texts(target: Target) -> dict[str, str]:
     """The LLVM IR of the run-time system of a target, by the names of its functions."""
     bodies = {
         "run_alone": RUN_ALONE,
-        "run_shared": _SHARE + _RUN_SHARED,
+        "run_shared": _SHARE + _INTERNAL_BEGIN + _RUN_SHARED,
+        "begin": _BEGIN,
+        "join": _SHARE + _JOIN,
         "work": _SHARE + _WORK,
         "shut": _SHUT,
     }

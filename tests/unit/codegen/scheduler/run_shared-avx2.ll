@@ -113,7 +113,7 @@ over:
   ret void
 }
 
-define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {
+define internal void @begin(ptr %pool, ptr %table, i64 %count) nounwind {
 entry:
   %before = load atomic i64, ptr %pool acquire, align 8
   %epoch = add i64 %before, 1
@@ -141,6 +141,13 @@ start:
   %cp = getelementptr i8, ptr %pool, i64 136
   store i64 %count, ptr %cp
   store atomic i64 %epoch, ptr %pool seq_cst, align 8
+  ret void
+}
+
+define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {
+entry:
+  call void @begin(ptr %pool, ptr %table, i64 %count)
+  %epoch = load atomic i64, ptr %pool acquire, align 8
   %sp = getelementptr i8, ptr %pool, i64 192
   %sleepers = load atomic i64, ptr %sp seq_cst, align 8
   %any = icmp sgt i64 %sleepers, 0
