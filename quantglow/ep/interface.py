@@ -11,8 +11,11 @@ VERSION = 2
 MESSAGE_NBYTES = 4096
 """Room for a message of a hook, with the 0 at its end."""
 
-COUNTS = ("claims", "compiles", "prepares", "contexts", "native", "python")
+COUNTS = ("claims", "compiles", "prepares", "contexts", "native", "python", "onnxruntime")
 """Names of what the plug-in counts, in its order."""
+
+IN_PYTHON, IN_MACHINE_CODE, IN_ONNXRUNTIME = range(3)
+"""Ways to answer a call, ``QgWay``."""
 
 Word = ctypes.c_int64
 Words = ctypes.POINTER(Word)
@@ -39,14 +42,21 @@ class CModel(ctypes.Structure):
 class CTensor(ctypes.Structure):
     """An input of a call; ``type`` is that of a ``TensorProto``."""
 
-    _fields_ = [("data", Pointer), ("dims", Words), ("rank", Word), ("type", Word)]
+    _fields_ = [
+        ("data", Pointer),
+        ("dims", Words),
+        ("rank", Word),
+        ("type", Word),
+        ("value", Pointer),
+    ]
 
 
 class CProgram(ctypes.Structure):
-    """Machine code for one combination of input shapes; see ``NativeCall``."""
+    """What answers calls of one combination of input shapes; see ``NativeCall``."""
 
     _fields_ = [
-        ("is_native", Word),
+        ("way", Word),
+        ("is_due", Pointer),
         ("walk", Pointer),
         ("rows", Word),
         ("threads", Word),
@@ -81,8 +91,11 @@ Status = ctypes.c_int32
 FUNCTIONS: dict[str, Any] = {
     "claim": ctypes.CFUNCTYPE(Status, _Model, Word, ctypes.POINTER(Status), Pointer),
     "compile": ctypes.CFUNCTYPE(Word, _Model, ctypes.c_char_p, Pointer),
-    "prepare": ctypes.CFUNCTYPE(Status, Word, _Tensors, Word, ctypes.POINTER(CProgram), Pointer),
+    "prepare": ctypes.CFUNCTYPE(
+        Status, Word, _Tensors, Word, Status, ctypes.POINTER(CProgram), Pointer
+    ),
     "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
+    "load": ctypes.CFUNCTYPE(Status, Word, Pointer, Status, Pointer),
     "run": ctypes.CFUNCTYPE(Status, Word, Pointer, _Tensors, Word, Pointer),
     "release": ctypes.CFUNCTYPE(None, Word),
 }

@@ -25,11 +25,11 @@ import onnxruntime_ep_quantglow as plug_in
 plug_in.get_library_path = lambda: sys.argv[2]
 from quantglow import ep
 x = np.random.default_rng(0).random((1, 1, 28, 28), np.float32)
-def opened(name="mnist_cnn.onnx", threads=1):
+def opened(name="mnist_cnn.onnx", threads=1, **more):
     path = f"{sys.argv[3]}/datasets/{name}"
     devices = [d for d in ort.get_ep_devices() if d.ep_name == plug_in.EP_NAME]
     options = ort.SessionOptions()
-    options.add_provider_for_devices(devices, {"num_threads": str(threads)})
+    options.add_provider_for_devices(devices, {"num_threads": str(threads), **more})
     session = ort.InferenceSession(path, options)
     session.disable_fallback()
     return session
@@ -93,6 +93,35 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(run(s), before))
 """
     assert python(library, SHARE_ALL + script) == "0 True\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_process_ends_well_while_onnxruntime_answers(library: Path, is_child: bool) -> None:
+    """Also a child that was forked meanwhile, which has no thread that compiles, and its parent."""
+    script = f"""
+import os
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+plug_in.register(); s = opened("ppocr_cls.onnx", threads=2, while_compiling="onnxruntime")
+compile_at, event = FreeShapes.compile_at, __import__("threading").Event()
+def wait(self, feeds):
+    event.wait({1.0 if is_child else 0.1})
+    return compile_at(self, feeds)
+FreeShapes.compile_at = wait
+x = np.random.default_rng(0).random((2, 3, 48, 64), np.float32)
+before = run(s)
+child = os.fork() if {is_child} else None
+fine = np.allclose(run(s), before, atol=1e-4)
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+elif child == 0:
+    event.set()
+    while not ep.counts()["native"] and fine:
+        fine = np.allclose(run(s), before, atol=1e-4)
+    os._exit(0 if fine else 1)
+print(fine, ep.counts()["onnxruntime"] > 0)
+"""
+    assert python(library, script) == ("0\n" if is_child else "") + "True True\n"
 
 
 @pytest.mark.slow

@@ -46,8 +46,8 @@ def register() -> None:
         module.register()
 
 
-def session(model: Any, *, threads: int = 1, optimize: bool = True) -> Any:
-    """A session with the provider, which does not give it up."""
+def session(model: Any, *, threads: int = 1, optimize: bool = True, **more: Any) -> Any:
+    """A session with the provider, which does not give it up; ``more``: its options."""
     register()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -55,7 +55,7 @@ def session(model: Any, *, threads: int = 1, optimize: bool = True) -> Any:
         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.graph_optimization_level = level
     data = model if isinstance(model, str) else model.SerializeToString()
-    providers = [(PROVIDER, {"num_threads": str(threads)}), CPU]
+    providers = [(PROVIDER, {"num_threads": str(threads), **more}), CPU]
     opened = onnxruntime.InferenceSession(data, options, providers)
     opened.disable_fallback()
     return opened

@@ -1,8 +1,10 @@
 /* A fused node at run time: from input shapes to machine code, without Python and without a lock.
  *
- * Programs of a node stand in a list that only grows; contexts, the memory of running calls, wait
+ * Programs of a node stand in a list that only grows: one that takes the place of another comes
+ * before it.  Contexts, the memory of running calls, wait
  * in slots that calls empty and fill by atomic exchanges.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +16,9 @@
 typedef struct Program {
   struct Program *next;
   QgProgram code;
+  char *refusal;    /* why quantglow refuses these shapes, NULL if it does not */
+  int64_t forks;    /* when it was made */
+  int32_t is_asked; /* a call asks whether there is another one now */
   QgContext *idle[MOST_IDLE];
   int64_t key_count;
   int64_t key[]; /* rank and dims of each input */
@@ -24,6 +29,8 @@ typedef struct {
   int64_t model;
   int64_t forks; /* when it was made */
   Program *programs;
+  QgSession *session; /* of onnxruntime's own kernels, NULL before it is needed */
+  int32_t may_wait;   /* calls at new shapes wait: onnxruntime does not answer them */
 } ComputeInfo;
 
 typedef struct {
@@ -53,6 +60,7 @@ static OrtStatus *read_inputs(const OrtKernelContext *context, Call *call) {
     QG_TRY(qg_ort->GetTensorData(value, &input->data));
     input->rank = (int64_t)rank;
     input->type = type;
+    input->value = value;
   }
   return NULL;
 }
@@ -74,32 +82,68 @@ static Program *find_program(ComputeInfo *info, const Call *call) {
   return program;
 }
 
-/* The program of new shapes, compiled by quantglow.  Two threads may both ask for it: the list has
- * two of the same then, of which the newer one is found. */
-static OrtStatus *prepare_program(ComputeInfo *info, const Call *call, Program **out) {
-  const QgHooks *hooks = qg_hooks();
-  if (hooks == NULL) return ended();
+/* Whether another program may take the place of this one by now; one call at a time asks that.  A
+ * forked child has no thread that compiles for it. */
+static int is_due(Program *program) {
+  const int64_t *is_due = program->code.is_due;
+  if (is_due == NULL) return 0;
+  if (program->forks == qg_forks() && !__atomic_load_n(is_due, __ATOMIC_ACQUIRE)) return 0;
+  return !__atomic_exchange_n(&program->is_asked, 1, __ATOMIC_ACQ_REL);
+}
+
+static Program *new_program(const Call *call) {
   int64_t count = (int64_t)call->count;
   for (size_t i = 0; i < call->count; i++) count += call->inputs[i].rank;
   Program *program = calloc(1, sizeof *program + (size_t)count * sizeof(int64_t));
-  if (program == NULL) return qg_fail("quantglow: out of memory");
-  char message[QG_MESSAGE_NBYTES] = "";
-  QG_ADD(QG_PREPARES);
-  if (hooks->prepare(info->model, call->inputs, (int64_t)call->count, &program->code, message)) {
-    free(program);
-    return invalid(message);
-  }
+  if (program == NULL) return NULL;
+  program->forks = qg_forks();
   int64_t *key = program->key;
   for (size_t i = 0; i < call->count; i++) {
     *key++ = call->inputs[i].rank;
     for (int64_t axis = 0; axis < call->inputs[i].rank; axis++) *key++ = call->inputs[i].dims[axis];
   }
+  return program;
+}
+
+static void free_program(Program *program) {
+  for (size_t i = 0; i < MOST_IDLE; i++) free(program->idle[i]);
+  free(program->refusal);
+  free(program);
+}
+
+/* The program of new shapes, compiled by quantglow.  Two threads may both ask for it: the list has
+ * two of the same then, of which the newer one is found. */
+static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+                                  Program **out) {
+  Program *program = new_program(call);
+  if (program == NULL) return qg_fail("quantglow: out of memory");
+  char message[QG_MESSAGE_NBYTES] = "";
+  QG_ADD(QG_PREPARES);
+  if (hooks->prepare(info->model, call->inputs, (int64_t)call->count, info->may_wait,
+                     &program->code, message)) {
+    free_program(program);
+    return invalid(message);
+  }
+  if (*message) program->refusal = strdup(message);
   program->next = __atomic_load_n(&info->programs, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(&info->programs, &program->next, program, 0,
                                       __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
   }
   *out = program;
   return NULL;
+}
+
+/* The program of some shapes, prepared now if there is none or another one is due. */
+static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+                               Program **out) {
+  Program *program = find_program(info, call);
+  *out = program;
+  if (program == NULL) return prepare_program(info, hooks, call, out);
+  if (!is_due(program)) return NULL;
+  OrtStatus *status = prepare_program(info, hooks, call, out);
+  /* After an error the next call asks again. */
+  if (status != NULL) __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
+  return status;
 }
 
 static QgContext *take_idle(Program *program) {
@@ -168,22 +212,47 @@ static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContex
   return is_outside ? invalid("quantglow: an index is out of range") : NULL;
 }
 
+/* A call in onnxruntime's own kernels; `refusal`: why quantglow has no answer, or NULL. */
+static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+                                     OrtKernelContext *kernel, const char *refusal) {
+  char message[QG_MESSAGE_NBYTES] = "";
+  QgSession *session = __atomic_load_n(&info->session, __ATOMIC_ACQUIRE);
+  if (refusal == NULL) refusal = "";
+  if (!qg_is_loaded(session)) {
+    char reason[QG_MESSAGE_NBYTES] = "";
+    if (hooks->load(info->model, &info->session, 0, reason)) {
+      snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal, reason);
+      return invalid(message);
+    }
+    session = __atomic_load_n(&info->session, __ATOMIC_ACQUIRE);
+  }
+  QG_ADD(QG_ONNXRUNTIME);
+  OrtStatus *status = qg_run_session(session, call->inputs, call->count, kernel);
+  if (status == NULL) return NULL;
+  snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal,
+           qg_ort->GetErrorMessage(status));
+  qg_ort->ReleaseStatus(status);
+  return invalid(message);
+}
+
 static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
                                        OrtKernelContext *kernel) {
   ComputeInfo *info = (ComputeInfo *)base;
   (void)state;
   Call call;
-  QG_TRY(read_inputs(kernel, &call));
-  Program *program = find_program(info, &call);
-  if (program == NULL) QG_TRY(prepare_program(info, &call, &program));
+  Program *program;
   const QgHooks *hooks = qg_hooks();
   if (hooks == NULL) return ended();
-  if (program->code.is_native) return run_native(program, &call, kernel, info->forks);
+  QG_TRY(read_inputs(kernel, &call));
+  QG_TRY(take_program(info, hooks, &call, &program));
+  if (program->code.way == QG_IN_MACHINE_CODE) return run_native(program, &call, kernel, info->forks);
+  if (program->code.way == QG_IN_ONNXRUNTIME)
+    return run_in_onnxruntime(info, hooks, &call, kernel, program->refusal);
   char message[QG_MESSAGE_NBYTES] = "";
   QG_ADD(QG_PYTHON);
-  if (hooks->run(info->model, kernel, call.inputs, (int64_t)call.count, message))
-    return invalid(message);
-  return NULL;
+  int32_t outcome = hooks->run(info->model, kernel, call.inputs, (int64_t)call.count, message);
+  if (outcome > 0) return run_in_onnxruntime(info, hooks, &call, kernel, message);
+  return outcome < 0 ? invalid(message) : NULL;
 }
 
 /* Memory of an output of a call in Python, NULL where there is none. */
@@ -198,10 +267,16 @@ QG_EXPORT void *qg_output(void *kernel, int64_t position, const int64_t *dims, i
   return NULL;
 }
 
-static OrtStatus *ORT_API_CALL create_state(OrtNodeComputeInfo *info,
+static OrtStatus *ORT_API_CALL create_state(OrtNodeComputeInfo *base,
                                             OrtNodeComputeContext *context, void **state) {
   (void)context;
-  *state = info;
+  *state = base;
+  ComputeInfo *info = (ComputeInfo *)base;
+  const QgHooks *hooks = qg_hooks();
+  if (hooks == NULL) return ended();
+  char message[QG_MESSAGE_NBYTES] = "";
+  /* No call waits for the session either; where onnxruntime has no kernels, all do. */
+  info->may_wait = hooks->load(info->model, &info->session, 1, message) != 0;
   return NULL;
 }
 
@@ -228,9 +303,9 @@ void qg_release_compute_info(OrtNodeComputeInfo *base) {
   if (info == NULL) return;
   for (Program *program = info->programs, *next; program != NULL; program = next) {
     next = program->next;
-    for (size_t i = 0; i < MOST_IDLE; i++) free(program->idle[i]);
-    free(program);
+    free_program(program);
   }
+  if (qg_is_loaded(info->session)) qg_release_session(info->session);
   const QgHooks *hooks = qg_hooks();
   if (hooks != NULL) hooks->release(info->model);
   free(info);

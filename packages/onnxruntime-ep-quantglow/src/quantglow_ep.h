@@ -58,11 +58,17 @@ typedef struct {
   const int64_t *dims;
   int64_t rank;
   int64_t type; /* ONNXTensorElementDataType */
+  const OrtValue *value; /* the same for onnxruntime */
 } QgTensor;
 
-/* Machine code for one combination of input shapes; see NativeCall in quantglow. */
+/* What answers calls: the hook `run`; machine code; onnxruntime's own kernels. */
+enum QgWay { QG_IN_PYTHON, QG_IN_MACHINE_CODE, QG_IN_ONNXRUNTIME };
+
+/* What answers calls of one combination of input shapes; for machine code, see NativeCall in
+ * quantglow. */
 typedef struct {
-  int64_t is_native; /* 0: the hook `run` serves these shapes */
+  int64_t way;
+  const int64_t *is_due; /* where it is not NULL and a word that is not 0: prepare it again */
   void (*walk)(void *table, int64_t rows);
   int64_t rows;
   int64_t threads; /* from 2 on: they share a call by the next two instead of `walk` */
@@ -79,6 +85,9 @@ typedef struct {
   int64_t number;       /* of the program, for the hook `context` */
 } QgProgram;
 
+/* onnxruntime's own kernels for a whole model. */
+typedef struct QgSession QgSession;
+
 /* Memory of one running call. */
 typedef struct {
   int64_t *arguments;
@@ -93,10 +102,15 @@ typedef struct {
   /* The group of each node of a graph, 0 for those that onnxruntime keeps. */
   int32_t (*claim)(const QgModel *, int64_t node_count, int32_t *groups, char *message);
   int64_t (*compile)(const QgModel *, const char *options, char *message);
-  int32_t (*prepare)(int64_t model, const QgTensor *inputs, int64_t count, QgProgram *,
-                     char *message);
+  /* `may_wait`: the call has no other answer than the program.  With QG_IN_ONNXRUNTIME the message
+   * says why quantglow refuses these shapes, if it does. */
+  int32_t (*prepare)(int64_t model, const QgTensor *inputs, int64_t count, int32_t may_wait,
+                     QgProgram *, char *message);
   int32_t (*context)(int64_t program, QgContext *, char *message);
-  /* A call in Python, for what has no machine code of its own. */
+  /* Calls qg_load with the whole model; `is_ahead`: only if calls at new shapes do not wait. */
+  int32_t (*load)(int64_t model, QgSession **, int32_t is_ahead, char *message);
+  /* A call in Python, for what has no machine code of its own.  1 and a message: quantglow refuses
+   * the inputs, and onnxruntime's own kernels are asked. */
   int32_t (*run)(int64_t model, void *kernel_context, const QgTensor *inputs, int64_t count,
                  char *message);
   void (*release)(int64_t model);
@@ -120,12 +134,27 @@ void qg_release_compute_info(OrtNodeComputeInfo *);
 int64_t qg_forks(void); /* number of forks between the first process and this one */
 OrtStatus *qg_walk(const QgProgram *, const QgContext *, const OrtKernelContext *, int64_t forks);
 
+/* own_kernels.c */
+int qg_is_loaded(const QgSession *); /* in this process, not in the one that it was forked from */
+OrtStatus *qg_run_session(const QgSession *, const QgTensor *inputs, size_t count,
+                          OrtKernelContext *);
+void qg_release_session(QgSession *);
+
 /* provider.c */
 OrtStatus *qg_new_ep(const OrtSessionOptions *, const OrtLogger *, OrtEp **out);
 void qg_release_ep(OrtEp *);
 
 /* What the shim has done, for tests: see `QgCount`. */
-enum QgCount { QG_CLAIMS, QG_COMPILES, QG_PREPARES, QG_CONTEXTS, QG_NATIVE, QG_PYTHON, QG_COUNTS };
+enum QgCount {
+  QG_CLAIMS,
+  QG_COMPILES,
+  QG_PREPARES,
+  QG_CONTEXTS,
+  QG_NATIVE,
+  QG_PYTHON,
+  QG_ONNXRUNTIME,
+  QG_COUNTS
+};
 extern int64_t qg_counts[QG_COUNTS];
 #define QG_ADD(which) __atomic_add_fetch(&qg_counts[which], 1, __ATOMIC_RELAXED)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -107,6 +107,25 @@ class Meanwhile:
             if (served := self._at(case, feeds)) is not None:
                 return served
 
+    def begin(self, feeds: Feeds, done: Callable[[], object]) -> Served | None:
+        """The program for feeds; None if that is compiled for longer, and ``done`` is called by the
+        thread when it has ended.  Calls that are answered elsewhere are not counted.
+
+        Raises what ``at`` raises.
+        """
+        while True:
+            case = self.programs.case_at(feeds)
+            if (served := self.programs.ready(case)) is not None:
+                return self._answered(case, served)
+            self.programs.check(case, feeds)
+            if (job := self._job(case, feeds)) is None:
+                return self._answered(case, self._compile(case, feeds))
+            if not job.is_quick():
+                job.result.add_done_callback(lambda future: done())
+                return None
+            if (served := self._result(job, feeds)) is not None:
+                return served
+
     def _at(self, case: Case, feeds: Feeds) -> Served | None:
         """``at`` for feeds of a case.  None where compiling showed that more values decide, so that
         the case is another one: the program may be that of another call's values."""
@@ -124,6 +143,11 @@ class Meanwhile:
             else:
                 self.log.answered(case, ONNXRUNTIME)
                 return served
+        return self._result(job, feeds)
+
+    def _result(self, job: BackgroundJob, feeds: Feeds) -> Served | None:
+        """The program of a job; None where the feeds are of another case by now."""
+        case = job.case
         try:
             served = job.result.result()
         except BaseException as error:

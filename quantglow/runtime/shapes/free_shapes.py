@@ -259,6 +259,16 @@ class FreeShapes(Concise):
             return self.compile_at(feeds)
         return meanwhile.at(feeds)
 
+    def begin(self, feeds: Mapping[str, Array], done: Callable[[], object]) -> Served | None:
+        """As ``at``, for callers with an answer of their own: None while the program is compiled in
+        a thread, which calls ``done`` when it has ended, be it with an error.
+        """
+        check_names([port.name for port in self.signature.inputs], feeds)
+        meanwhile = self._meanwhile
+        if meanwhile is None or not meanwhile.log.is_on:
+            return self.compile_at(feeds)
+        return meanwhile.begin(feeds, done)
+
     @cached_property
     def _meanwhile(self) -> Meanwhile | None:
         log = self.compiler.answers
