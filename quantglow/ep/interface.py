@@ -52,7 +52,7 @@ class CTensor(ctypes.Structure):
 
 
 class CProgram(ctypes.Structure):
-    """What answers calls of one combination of input shapes; see ``NativeCall``."""
+    """The answer to calls of one combination of input shapes; see ``NativeCall``."""
 
     _fields_ = [
         ("way", Word),

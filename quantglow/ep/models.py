@@ -29,7 +29,7 @@ NOTHING_COMPILED = "quantglow compiles nothing of the model."
 
 @dataclass(frozen=True)
 class Answer:
-    """What answers calls at some input shapes.
+    """The answer to calls at some input shapes.
 
     way      one of ``interface``
     call     the machine code
@@ -76,7 +76,7 @@ class PluggedModel:
         return isinstance(programs, FreeShapes) and programs.compiler.answers is not None
 
     def answer(self, arrays: Sequence[Array], *, may_wait: bool) -> Answer:
-        """What answers calls at the shapes of some inputs; ``may_wait``: only their program does.
+        """The answer to calls at the shapes of some inputs; ``may_wait``: the program's only.
 
         Raises ``BackendError`` for a program that cannot be made.
         """

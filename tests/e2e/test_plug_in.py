@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from quantglow import ep
-from tests.support.plug_in import PACKAGE, build, session
+from tests.support.plug_in import PACKAGE, STRICT, build, session
 from tools.conformance import as_fed, cases
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +159,25 @@ print(open_session(model, 1).session.get_providers())
     said = python(library, script)
     assert said.count("QuantglowExecutionProvider True") == 2
     assert said.endswith("['CPUExecutionProvider']\n")
+
+
+@pytest.mark.slow
+def test_calls_of_many_threads_share_no_memory(tmp_path: Path) -> None:
+    """The C code of calls, between stand-ins for onnxruntime and quantglow that are looked at by
+    the compiler's thread sanitizer."""
+    program, sources = tmp_path / "races", PACKAGE / "src"
+    parts = [sources / f"{name}.c" for name in ("compute", "parallel", "own_kernels")]
+    headers = [f"-I{sources}", f"-I{PACKAGE / 'vendor' / 'onnxruntime'}"]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fsanitize=thread", *STRICT, *headers]
+    driver = ROOT / "tests" / "support" / "plug_in_races.c"
+    command = ["cc", *flags, str(driver), *map(str, parts), "-o", str(program), "-lpthread"]
+    compiled = subprocess.run(command, capture_output=True, text=True)
+    if "tsan" in compiled.stderr and "cannot find" in compiled.stderr:
+        pytest.skip("the C compiler has no thread sanitizer")
+    assert compiled.returncode == 0, compiled.stderr
+    # The sanitizer of older compilers wants addresses that are not random.
+    result = subprocess.run(["setarch", "-R", str(program)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def installed(folder: Path, *packages: str) -> Path:

@@ -37,7 +37,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def answered(opened: Any, model: Any, height: int) -> str:
-    """What answers a call, whose result is right."""
+    """The name of what answers a call, whose result is right."""
     before, x = ep.counts(), picture(1, height)
     (actual,) = opened.run(None, {"x": x})
     np.testing.assert_allclose(actual, by_onnxruntime(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
