@@ -63,7 +63,7 @@ class PluggedModel:
     @staticmethod
     def of(source: Source, options: ProviderOptions) -> PluggedModel:
         """The model with some options.  Raises ``QuantglowError``."""
-        compiler = options.compiler
+        compiler = options.compiler()
         model = compile_source(source, None, compiler)
         # Without the session of a FallbackModel: the plug-in makes one of its own.
         compiled = model if isinstance(model, CompiledModel) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import get_args
 
+from quantglow.runtime.jit.library import use_cache_in
 from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import MAX_THREADS, Compiler
 from quantglow.support.errors import OptionError
@@ -17,10 +18,13 @@ class ProviderOptions:
     num_threads      maximum number of threads of a call; all cores by default
     while_compiling  what answers calls at new shapes: ``"wait"``, the program; ``"onnxruntime"``,
                      its own kernels at once, while a thread compiles the program
+    cache_folder     the folder of kernels and programs, for the whole process; by default that of
+                     ``QUANTGLOW_CACHE_DIR``, and none if it is empty
     """
 
     num_threads: int | None = None
     while_compiling: WhileCompiling = "wait"
+    cache_folder: str | None = None
 
     @staticmethod
     def of(text: str) -> ProviderOptions:
@@ -33,12 +37,15 @@ class ProviderOptions:
                 f"{', '.join(sorted(names))}."
             )
         return ProviderOptions(
-            _threads(pairs.get("num_threads", "")), _while_compiling(pairs.get("while_compiling"))
+            _threads(pairs.get("num_threads", "")),
+            _while_compiling(pairs.get("while_compiling")),
+            pairs.get("cache_folder"),
         )
 
-    @property
     def compiler(self) -> Compiler:
-        """The compiler with these options."""
+        """The compiler with these options.  Raises ``OptionError``."""
+        if self.cache_folder is not None:
+            use_cache_in("cache_folder", self.cache_folder)
         answers = AnswerLog.of(self.while_compiling)
         return Compiler.of(num_threads=self.num_threads, answers=answers)
 

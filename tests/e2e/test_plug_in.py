@@ -162,6 +162,23 @@ print(open_session(model, 1).session.get_providers())
 
 
 @pytest.mark.slow
+def test_the_cache_is_where_a_session_says(library: Path, tmp_path: Path) -> None:
+    script = f"""
+import os
+os.environ["QUANTGLOW_CACHE_DIR"] = "{tmp_path}/environment"
+plug_in.register(); run(opened(cache_folder="{tmp_path}/chosen"))
+run(opened()); run(opened(cache_folder="{tmp_path}/chosen"))
+try:
+    opened(cache_folder="{tmp_path}/other")
+except Exception as error:
+    print("one cache" in str(error))
+"""
+    assert python(library, script) == "True\n"
+    assert [folder.name for folder in tmp_path.iterdir()] == ["chosen"]
+    assert list((tmp_path / "chosen" / "kernels").iterdir())
+
+
+@pytest.mark.slow
 def test_calls_of_many_threads_share_no_memory(tmp_path: Path) -> None:
     """The C code of calls, between stand-ins for onnxruntime and quantglow that are looked at by
     the compiler's thread sanitizer."""

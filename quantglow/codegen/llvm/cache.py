@@ -1,11 +1,11 @@
 """Cache of compiled objects: entries on disk, and entries that saved models carry.
 
 The folder is ``$QUANTGLOW_CACHE_DIR/kernels``, by default ``~/.cache/quantglow/kernels`` on Linux;
-the empty string disables it.  An entry is a file named by the symbol it defines, and the symbol is
-a hash of all that the code depends on, so entries never become stale.  A file is ``MAGIC``, the
-SHA-256 of symbol and object, then the object.  It is written aside and renamed: readers see all of
-it or nothing.  Other entries are named by a kernel call (``codegen.llvm.kernel.call_names``) and
-hold the symbol of its kernel.
+the empty string disables it; ``choose_folder`` names another one for this process.  An entry is a
+file named by the symbol it defines, and the symbol is a hash of all that the code depends on, so
+entries never become stale.  A file is ``MAGIC``, the SHA-256 of symbol and object, then the object.
+It is written aside and renamed: readers see all of it or nothing.  Other entries are named by a
+kernel call (``codegen.llvm.kernel.call_names``) and hold the symbol of its kernel.
 
 The cache only saves time.  Unreadable entries are compiled again; entries that cannot be written
 are not kept, and the debug log says so.  A hash detects damage, not intent, and entries are run:
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantglow.support import debug
+from quantglow.support.errors import OptionError
 from quantglow.support.private_folder import PrivateFolder
 from quantglow.support.processes.system import user_caches
 from quantglow.support.processes.threads import Alive
@@ -36,6 +37,8 @@ MAGIC = b"quantglow-object-1\n"
 SUFFIX = ".o"
 MARKER = ".looked"
 """The file whose date is that of the last look at the size."""
+CHOSEN = ".chosen"
+"""A file that is written, and removed, where a folder is chosen."""
 MOST_NBYTES = 512 * 2**20
 """Maximum size of all entries together, in bytes."""
 KEPT_SHARE = 0.75
@@ -181,9 +184,40 @@ def user_cache() -> ObjectCache:
     return ObjectCache(cache_folder("kernels"))
 
 
+_chosen: list[str] = []
+"""The folder that was chosen for this process, if one was."""
+
+
+def choose_folder(name: str, folder: str) -> None:
+    """Use a folder in place of that of the environment, in this process and from now on; none for
+    an empty text.  ``name``: the option with it.
+
+    Raises ``OptionError`` for one in which nothing can be kept, and where another one was chosen.
+    """
+    root = str(Path(folder).expanduser().absolute()) if folder else ""
+    if root in _chosen:
+        return
+    if _chosen:
+        raise OptionError(
+            f"{name}={folder!r}: this process has its cache in {_chosen[0]!r} already, and has "
+            f"one cache. Remedy: give all sessions of a process the same {name}."
+        )
+    try:
+        if root:
+            place = PrivateFolder(Path(root) / "kernels")
+            place.write(CHOSEN, b"")
+            place.remove(CHOSEN)
+    except OSError as error:
+        raise OptionError(
+            f"{name}={folder!r}: nothing can be kept there: {error}. Remedy: name a folder that "
+            f"this user may write to and no others, or set no {name}."
+        ) from error
+    _chosen.append(root)
+
+
 def cache_folder(kind: str) -> Path | None:
     """The folder of entries of a kind; None if nothing is to be kept."""
-    root = os.environ.get(ENVIRONMENT)
+    root = _chosen[0] if _chosen else os.environ.get(ENVIRONMENT)
     if root == "":
         return None
     try:

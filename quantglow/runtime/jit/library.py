@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import llvmlite
 
-from quantglow.codegen.llvm.cache import ObjectCache, user_cache
+from quantglow.codegen.llvm.cache import ObjectCache, choose_folder, user_cache
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
 from quantglow.runtime.jit.linker import UnlinkableError, link
@@ -263,6 +263,13 @@ def library(target: Target) -> KernelLibrary:
     """The library of a target; one in a process."""
     kernel_library = libraries.get(target)
     return kernel_library or libraries.setdefault(target, KernelLibrary(target))
+
+
+def use_cache_in(name: str, folder: str) -> None:
+    """Keep kernels and programs of this process in a folder from now on, see ``choose_folder``."""
+    choose_folder(name, folder)
+    for each in list(libraries.values()):
+        each.cache = user_cache()
 
 
 def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:

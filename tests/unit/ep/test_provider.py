@@ -171,13 +171,3 @@ def test_threads_share_sessions_at_changing_shapes(threads: int) -> None:
     for worker in workers:
         worker.join()
     assert not wrong
-
-
-def test_options_that_nobody_knows_are_refused() -> None:
-    session(network(1, 8))
-    for options, text in (({"threads": "2"}, "has no option"), ({"num_threads": "x"}, "no number")):
-        with pytest.raises(Exception, match=text):
-            onnxruntime.InferenceSession(
-                network(1, 8).SerializeToString(),
-                providers=[(PROVIDER, options)],
-            )
