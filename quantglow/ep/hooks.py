@@ -67,11 +67,12 @@ def _compile(model: Any, options: bytes, message: int) -> int:
 
 
 def _prepare(
-    model: int, tensors: Any, count: int, may_wait: int, program: Any, message: int
+    model: int, tensors: Any, count: int, may_wait: int, calls: int, program: Any, message: int
 ) -> int:
     plugged, out = _models[model], program.contents
-    answer = plugged.answer(input_arrays(tensors, count), may_wait=bool(may_wait))
-    out.way = answer.way
+    arrays = input_arrays(tensors, count)
+    answer = plugged.answer(arrays, may_wait=bool(may_wait), calls=calls)
+    out.way, out.most_calls = answer.way, answer.calls
     _write(message, answer.refusal)
     if answer.is_due is not None:
         out.is_due = answer.is_due.ctypes.data

@@ -57,6 +57,7 @@ class CProgram(ctypes.Structure):
     _fields_ = [
         ("way", Word),
         ("is_due", Pointer),
+        ("most_calls", Word),
         ("walk", Pointer),
         ("rows", Word),
         ("threads", Word),
@@ -92,7 +93,7 @@ FUNCTIONS: dict[str, Any] = {
     "claim": ctypes.CFUNCTYPE(Status, _Model, Word, ctypes.POINTER(Status), Pointer),
     "compile": ctypes.CFUNCTYPE(Word, _Model, ctypes.c_char_p, Pointer),
     "prepare": ctypes.CFUNCTYPE(
-        Status, Word, _Tensors, Word, Status, ctypes.POINTER(CProgram), Pointer
+        Status, Word, _Tensors, Word, Status, Word, ctypes.POINTER(CProgram), Pointer
     ),
     "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
     "load": ctypes.CFUNCTYPE(Status, Word, Pointer, Status, Pointer),

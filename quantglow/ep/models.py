@@ -35,12 +35,14 @@ class Answer:
     call     the machine code
     refusal  why quantglow refuses these shapes
     is_due   an int64 that is not 0 once another answer may take the place of this one
+    calls    number of calls after which that may be, too; 0: never
     """
 
     way: int
     call: NativeCall | None = None
     refusal: str = ""
     is_due: Array | None = None
+    calls: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +77,9 @@ class PluggedModel:
         programs = self.compiled and self.compiled.specialisations
         return isinstance(programs, FreeShapes) and programs.compiler.answers is not None
 
-    def answer(self, arrays: Sequence[Array], *, may_wait: bool) -> Answer:
+    def answer(self, arrays: Sequence[Array], *, may_wait: bool = False, calls: int = 0) -> Answer:
         """The answer to calls at the shapes of some inputs; ``may_wait``: the program's only.
+        ``calls``: the number of those that had the answer before.
 
         Raises ``BackendError`` for a program that cannot be made.
         """
@@ -96,7 +99,14 @@ class PluggedModel:
         if isinstance(served.build.executable, WholeExecutable):
             return Answer(IN_ONNXRUNTIME)
         call = _native_call(programs, served)
-        return Answer(IN_PYTHON) if call is None else Answer(IN_MACHINE_CODE, call)
+        if call is None:
+            return Answer(IN_PYTHON)
+        if not isinstance(programs, FreeShapes):
+            return Answer(IN_MACHINE_CODE, call)
+        if calls and programs.start_own(served, lambda: flag.fill(1)):
+            self._flags.append(flag)
+            return Answer(IN_MACHINE_CODE, call, is_due=flag)
+        return Answer(IN_MACHINE_CODE, call, calls=programs.calls_until_own(served))
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """All outputs.  Raises ``InputError`` for what quantglow refuses."""

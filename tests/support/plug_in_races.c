@@ -187,15 +187,15 @@ static void join(void *state, int64_t thread, int64_t threads) {
 }
 
 static int32_t prepare(int64_t model, const QgTensor *inputs, int64_t count, int32_t may_wait,
-                       QgProgram *out, char *message) {
-  (void)model, (void)count, (void)may_wait, (void)message;
+                       int64_t calls, QgProgram *out, char *message) {
+  (void)model, (void)count, (void)may_wait, (void)calls, (void)message;
   int64_t length = inputs[0].dims[0], shape = length - 1;
   if (__atomic_fetch_add(&asked[shape], 1, __ATOMIC_RELAXED) == 0) {
     *out = (QgProgram){.way = QG_IN_ONNXRUNTIME, .is_due = &due[shape]};
     return 0;
   }
   *out = (QgProgram){
-      .way = QG_IN_MACHINE_CODE, .walk = walk, .rows = 1, .threads = shape % 2 ? THREADS : 1,
+      .way = QG_IN_MACHINE_CODE, .most_calls = calls ? 0 : 100, .walk = walk, .rows = 1, .threads = shape % 2 ? THREADS : 1,
       .begin = begin, .join = join, .pointer_count = 2, .positions = positions, .ends = ends,
       .offsets = offsets, .output_count = 1, .ranks = &rank, .dims = &lengths[shape],
       .number = length};

@@ -19,6 +19,7 @@ typedef struct Program {
   char *refusal;    /* why quantglow refuses these shapes, NULL if it does not */
   int64_t forks;    /* when it was made */
   int32_t is_asked; /* a call asks whether there is another one now */
+  int64_t calls;    /* counted where there is a maximum */
   QgContext *idle[MOST_IDLE];
   int64_t key_count;
   int64_t key[]; /* rank and dims of each input */
@@ -85,10 +86,14 @@ static Program *find_program(ComputeInfo *info, const Call *call) {
 /* Whether another program may take the place of this one by now; one call at a time asks that.  A
  * forked child has no thread that compiles for it. */
 static int is_due(Program *program) {
-  const int64_t *is_due = program->code.is_due;
-  if (is_due == NULL) return 0;
-  if (program->forks == qg_forks() && !__atomic_load_n(is_due, __ATOMIC_ACQUIRE)) return 0;
-  return !__atomic_exchange_n(&program->is_asked, 1, __ATOMIC_ACQ_REL);
+  const int64_t *word = program->code.is_due, most_calls = program->code.most_calls;
+  if ((word == NULL && most_calls == 0) || __atomic_load_n(&program->is_asked, __ATOMIC_RELAXED))
+    return 0;
+  int is_due = 0;
+  if (word != NULL)
+    is_due = program->forks != qg_forks() || __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  if (most_calls) is_due |= __atomic_add_fetch(&program->calls, 1, __ATOMIC_RELAXED) > most_calls;
+  return is_due && !__atomic_exchange_n(&program->is_asked, 1, __ATOMIC_ACQ_REL);
 }
 
 static Program *new_program(const Call *call) {
@@ -114,13 +119,13 @@ static void free_program(Program *program) {
 /* The program of new shapes, compiled by quantglow.  Two threads may both ask for it: the list has
  * two of the same then, of which the newer one is found. */
 static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const Call *call,
-                                  Program **out) {
+                                  int64_t calls, Program **out) {
   Program *program = new_program(call);
   if (program == NULL) return qg_fail("quantglow: out of memory");
   char message[QG_MESSAGE_NBYTES] = "";
   QG_ADD(QG_PREPARES);
   if (hooks->prepare(info->model, call->inputs, (int64_t)call->count, info->may_wait,
-                     &program->code, message)) {
+                     calls, &program->code, message)) {
     free_program(program);
     return invalid(message);
   }
@@ -138,9 +143,10 @@ static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const Ca
                                Program **out) {
   Program *program = find_program(info, call);
   *out = program;
-  if (program == NULL) return prepare_program(info, hooks, call, out);
+  if (program == NULL) return prepare_program(info, hooks, call, 0, out);
   if (!is_due(program)) return NULL;
-  OrtStatus *status = prepare_program(info, hooks, call, out);
+  int64_t calls = __atomic_load_n(&program->calls, __ATOMIC_RELAXED);
+  OrtStatus *status = prepare_program(info, hooks, call, calls, out);
   /* After an error the next call asks again. */
   if (status != NULL) __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
   return status;
@@ -221,7 +227,8 @@ static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, co
   if (!qg_is_loaded(session)) {
     char reason[QG_MESSAGE_NBYTES] = "";
     if (hooks->load(info->model, &info->session, 0, reason)) {
-      snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal, reason);
+      snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal,
+               reason);
       return invalid(message);
     }
     session = __atomic_load_n(&info->session, __ATOMIC_ACQUIRE);
@@ -245,7 +252,8 @@ static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
   if (hooks == NULL) return ended();
   QG_TRY(read_inputs(kernel, &call));
   QG_TRY(take_program(info, hooks, &call, &program));
-  if (program->code.way == QG_IN_MACHINE_CODE) return run_native(program, &call, kernel, info->forks);
+  if (program->code.way == QG_IN_MACHINE_CODE)
+    return run_native(program, &call, kernel, info->forks);
   if (program->code.way == QG_IN_ONNXRUNTIME)
     return run_in_onnxruntime(info, hooks, &call, kernel, program->refusal);
   char message[QG_MESSAGE_NBYTES] = "";

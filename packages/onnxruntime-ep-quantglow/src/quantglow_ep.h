@@ -69,6 +69,7 @@ enum QgWay { QG_IN_PYTHON, QG_IN_MACHINE_CODE, QG_IN_ONNXRUNTIME };
 typedef struct {
   int64_t way;
   const int64_t *is_due; /* where it is not NULL and a word that is not 0: prepare it again */
+  int64_t most_calls;    /* also after so many; 0: any number */
   void (*walk)(void *table, int64_t rows);
   int64_t rows;
   int64_t threads; /* from 2 on: they share a call by the next two instead of `walk` */
@@ -102,10 +103,11 @@ typedef struct {
   /* The group of each node of a graph, 0 for those that onnxruntime keeps. */
   int32_t (*claim)(const QgModel *, int64_t node_count, int32_t *groups, char *message);
   int64_t (*compile)(const QgModel *, const char *options, char *message);
-  /* `may_wait`: the call has no other answer than the program.  With QG_IN_ONNXRUNTIME the message
+  /* `may_wait`: the call has no other answer than the program.  `calls`: those that had the answer
+   * that was prepared before.  With QG_IN_ONNXRUNTIME the message
    * says why quantglow refuses these shapes, if it does. */
   int32_t (*prepare)(int64_t model, const QgTensor *inputs, int64_t count, int32_t may_wait,
-                     QgProgram *, char *message);
+                     int64_t calls, QgProgram *, char *message);
   int32_t (*context)(int64_t program, QgContext *, char *message);
   /* Calls qg_load with the whole model; `is_ahead`: only if calls at new shapes do not wait. */
   int32_t (*load)(int64_t model, QgSession **, int32_t is_ahead, char *message);

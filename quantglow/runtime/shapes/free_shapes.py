@@ -34,7 +34,13 @@ from quantglow.runtime.saved.saving import Freedom
 from quantglow.runtime.shapes.background import Meanwhile
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
 from quantglow.runtime.shapes.late_programs import LateExecutable, LatePrograms, OrOther
-from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
+from quantglow.runtime.shapes.program_cache import (
+    OFTEN,
+    Check,
+    KeptPrograms,
+    OftenUsed,
+    StoredCases,
+)
 from quantglow.runtime.shapes.specializations import (
     AtCase,
     Fallback,
@@ -268,6 +274,22 @@ class FreeShapes(Concise):
         if meanwhile is None or not meanwhile.log.is_on:
             return self.compile_at(feeds)
         return meanwhile.begin(feeds, done)
+
+    def calls_until_own(self, served: Served) -> int:
+        """Number of calls of a program after which its case should have one of its own; 0 where
+        this is one, or none can be made."""
+        if not _is_shared(served):
+            return 0
+        with self._lock:
+            return OFTEN if self._often.may_start(served_case(served)) else 0
+
+    def start_own(self, served: Served, done: Callable[[], object]) -> bool:
+        """Whether a program of its own is compiled in a thread for the case of one that ran often
+        where nobody counted; the thread calls ``done`` when it has ended, be it without success."""
+        if not _is_shared(served):
+            return False
+        with self._lock:
+            return self._often.start(served_case(served), done)
 
     @cached_property
     def _meanwhile(self) -> Meanwhile | None:

@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from quantglow.ir.graph.family import Case
@@ -109,12 +108,29 @@ class OftenUsed:
         if case in self._tried:
             return
         self._calls[case] += 1
-        is_free = self._thread is None or not self._thread.is_alive()
-        if self._calls[case] >= OFTEN and is_free:
+        if self._calls[case] >= OFTEN and self._is_free:
             del self._calls[case]
             self._tried.add(case)
             if available_cores() > 1:
                 self._start(case)
+
+    def start(self, case: Case, done: Callable[[], object]) -> bool:
+        """Whether a case, of which calls ran elsewhere, is compiled now, after which the thread
+        calls ``done``; it is not where another one is, or where it was tried."""
+        if not self.may_start(case) or not self._is_free:
+            return False
+        self._tried.add(case)
+        self._calls.pop(case, None)
+        self._start(case, done)
+        return True
+
+    def may_start(self, case: Case) -> bool:
+        """Whether a case can be compiled: there is a core for it, and it was not tried."""
+        return case not in self._tried and available_cores() > 1
+
+    @property
+    def _is_free(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
 
     def leave(self, case: Case) -> None:
         """Compile nothing for a case: its owner does."""
@@ -130,8 +146,13 @@ class OftenUsed:
         self._thread = None
         self._tried.clear()
 
-    def _start(self, case: Case) -> None:
-        work = partial(self.make, case, threads.check_not_ending)
+    def _start(self, case: Case, done: Callable[[], object] = lambda: None) -> None:
+        def work() -> None:
+            try:
+                self.make(case, threads.check_not_ending)
+            finally:
+                done()
+
         self._thread = threads.start("quantglow-often-used", work)
 
 
