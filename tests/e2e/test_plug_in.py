@@ -148,7 +148,7 @@ def test_packages_that_ask_for_the_cpu_alone_get_the_provider(library: Path) -> 
     """But for the sessions that quantglow makes itself, which would come back to it."""
     script = """
 plain = run(ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx"))
-plug_in.use(num_threads=1); plug_in.use()
+plug_in.use(num_threads=1, while_compiling="onnxruntime"); plug_in.use()
 for providers in (None, ["CPUExecutionProvider"]):
     s = ort.InferenceSession(f"{sys.argv[3]}/datasets/mnist_cnn.onnx", providers=providers)
     print(s.get_providers()[0], np.abs(run(s) - plain).max() < 1e-4)

@@ -50,12 +50,13 @@ def register() -> None:
         onnxruntime.register_execution_provider_library(EP_NAME, get_library_path())
 
 
-def use(num_threads: int | None = None) -> None:
+def use(num_threads: int | None = None, **more: str) -> None:
     """Let sessions of this process that ask for the CPU's provider alone have this one first.
 
     For packages that fix ``providers=["CPUExecutionProvider"]``; call it before they make their
-    sessions.  ``num_threads``: of a call; by default a session's ``intra_op_num_threads``
-    if it has that, else all cores.
+    sessions.  ``num_threads``: maximum for a call, which has the threads of its session; by default
+    a session's ``intra_op_num_threads`` if it has that, else all cores.  ``more``: other options of
+    the provider, as ``while_compiling="onnxruntime"``.
     """
     import onnxruntime
 
@@ -71,15 +72,15 @@ def use(num_threads: int | None = None) -> None:
         sess_options: Any = None,
         providers: Any = None,
         provider_options: Any = None,
-        **more: Any,
+        **others: Any,
     ) -> None:
         names = {each if isinstance(each, str) else each[0] for each in providers or []}
         has_devices = sess_options is not None and sess_options.has_providers()
         if names <= {CPU} and not provider_options and not has_devices:
             stated = 0 if sess_options is None else sess_options.intra_op_num_threads
             threads = num_threads or stated
-            options = {"num_threads": str(threads)} if threads else {}
+            options = more | ({"num_threads": str(threads)} if threads else {})
             providers = [(EP_NAME, options), *(providers or [CPU])]
-        made(session, path_or_bytes, sess_options, providers, provider_options, **more)
+        made(session, path_or_bytes, sess_options, providers, provider_options, **others)
 
     onnxruntime.InferenceSession.__init__ = make
