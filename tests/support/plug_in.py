@@ -46,16 +46,23 @@ def register() -> None:
         module.register()
 
 
-def session(model: Any, *, threads: int = 1, optimize: bool = True, **more: Any) -> Any:
-    """A session with the provider, which does not give it up; ``more``: its options."""
+def session(
+    model: Any,
+    *,
+    threads: int = 1,
+    optimize: bool = True,
+    options: onnxruntime.SessionOptions | None = None,
+    **more: Any,
+) -> Any:
+    """A session with the provider, which does not give it up; ``more``: options of that."""
     register()
-    options = onnxruntime.SessionOptions()
+    options = options or onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if not optimize:
         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.graph_optimization_level = level
     data = model if isinstance(model, str) else model.SerializeToString()
-    providers = [(PROVIDER, {"num_threads": str(threads), **more}), CPU]
+    providers: list[Any] = [(PROVIDER, {"num_threads": str(threads), **more}), CPU]
     opened = onnxruntime.InferenceSession(data, options, providers)
     opened.disable_fallback()
     return opened

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -73,6 +75,36 @@ def test_calls_without_python_have_the_bits_of_one_thread(threads: int) -> None:
     assert [(call.threads, call.rows == 1) for call in calls] == [
         (threads, is_in_pieces) for is_in_pieces in (False, True, True)
     ]
+
+
+def own_threads(number: int) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = number
+    return options
+
+
+def threads_between() -> onnxruntime.SessionOptions:
+    options = own_threads(2)
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    options.inter_op_num_threads = 2
+    return options
+
+
+@pytest.mark.parametrize("make", [lambda: own_threads(1), lambda: own_threads(4), threads_between])
+def test_sessions_of_any_threads_run_calls(make: Callable[[], onnxruntime.SessionOptions]) -> None:
+    """On one thread onnxruntime runs the parts of a call one after the other."""
+    with harsh():
+        model = network("N")
+        model.graph.node.insert(2, node("Unique", ["x"], ["u"]))
+        model.graph.output.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, [None]))
+        opened = session(model, threads=3, options=make())
+        before = ep.counts()["native"]
+        for batch in (1, 2, 5):
+            x = picture(batch)
+            actual, expected = opened.run(None, {"x": x}), by_onnxruntime(model, {"x": x})
+            for one, other in zip(actual, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert ep.counts()["native"] >= before + 3
 
 
 @pytest.mark.parametrize("threads", [1, 3])
