@@ -107,9 +107,14 @@ def _load(model: int, session: int, is_ahead: int, message: int) -> int:
 def _context(program: int, context: Any, message: int) -> int:
     plugged, out = _programs[program], context.contents
     memory = plugged.call.new_context()
-    plugged.contexts.append(memory)
     for name in ("arguments", "table", "outside", "state"):
         setattr(out, name, getattr(memory, name).ctypes.data)
+    plugged.contexts[out.arguments] = memory
+    return 0
+
+
+def _give_back(program: int, context: Any, message: int) -> int:
+    _programs[program].contexts.pop(context.contents.arguments).give_back()
     return 0
 
 
@@ -133,7 +138,7 @@ def _release(model: int) -> None:
     plugged = _models.pop(model, None)
     for number in plugged.programs if plugged is not None else ():
         program = _programs.pop(number)
-        for context in program.contexts:
+        for context in program.contexts.values():
             context.give_back()
 
 
@@ -158,6 +163,7 @@ HOOKS: Mapping[str, Callable[..., int | None]] = {
     "compile": _compile,
     "prepare": _prepare,
     "context": _context,
+    "give_back": _give_back,
     "load": _load,
     "run": _run,
     "release": _release,

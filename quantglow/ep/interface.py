@@ -96,6 +96,7 @@ FUNCTIONS: dict[str, Any] = {
         Status, Word, _Tensors, Word, Status, Word, ctypes.POINTER(CProgram), Pointer
     ),
     "context": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
+    "give_back": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
     "load": ctypes.CFUNCTYPE(Status, Word, Pointer, Status, Pointer),
     "run": ctypes.CFUNCTYPE(Status, Word, Pointer, _Tensors, Word, Pointer),
     "release": ctypes.CFUNCTYPE(None, Word),

@@ -121,10 +121,11 @@ class PluggedModel:
 
 @dataclass(frozen=True, eq=False)
 class PluggedProgram:
-    """The machine code for some shapes, and the contexts that the plug-in has."""
+    """The machine code for some shapes, and the contexts that the plug-in has, by the addresses of
+    their arguments."""
 
     call: NativeCall
-    contexts: list[NativeContext] = field(default_factory=list)
+    contexts: dict[int, NativeContext] = field(default_factory=dict)
 
 
 def _served(

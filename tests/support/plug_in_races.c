@@ -211,6 +211,12 @@ static int32_t new_context(int64_t program, QgContext *out, char *message) {
   return 0;
 }
 
+static int32_t give_back(int64_t program, const QgContext *context, char *message) {
+  (void)program, (void)message;
+  free(context->arguments);
+  return 0;
+}
+
 int32_t qg_load(QgSession **, const void *, int64_t, int32_t, char *);
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
@@ -249,7 +255,8 @@ static void fill_tables(void) {
   api.ReleaseSession = free_session;
   api.ReleaseEnv = free_env;
   api.ReleaseValue = free_value;
-  hooks = (QgHooks){.prepare = prepare, .context = new_context, .load = load, .release = release};
+  hooks = (QgHooks){.prepare = prepare, .context = new_context, .give_back = give_back,
+                    .load = load, .release = release};
   qg_ort = &api;
   for (int64_t shape = 0; shape < SHAPES; shape++) lengths[shape] = shape + 1;
 }

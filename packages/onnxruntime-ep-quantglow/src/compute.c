@@ -83,6 +83,51 @@ static Program *find_program(ComputeInfo *info, const Call *call) {
   return program;
 }
 
+static QgContext *take_idle(Program *program) {
+  for (size_t i = 0; i < MOST_IDLE; i++) {
+    if (__atomic_load_n(&program->idle[i], __ATOMIC_RELAXED) == NULL) continue;
+    QgContext *context = __atomic_exchange_n(&program->idle[i], NULL, __ATOMIC_ACQUIRE);
+    if (context != NULL) return context;
+  }
+  return NULL;
+}
+
+static OrtStatus *take_context(Program *program, QgContext **out) {
+  if ((*out = take_idle(program)) != NULL) return NULL;
+  const QgHooks *hooks = qg_hooks();
+  if (hooks == NULL) return ended();
+  QgContext *context = calloc(1, sizeof *context);
+  if (context == NULL) return qg_fail("quantglow: out of memory");
+  char message[QG_MESSAGE_NBYTES] = "";
+  QG_ADD(QG_CONTEXTS);
+  if (hooks->context(program->code.number, context, message)) {
+    free(context);
+    return qg_fail(message);
+  }
+  *out = context;
+  return NULL;
+}
+
+/* Let quantglow use the memory of a context again. */
+static void give_back(const Program *program, QgContext *context) {
+  const QgHooks *hooks = qg_hooks();
+  char message[QG_MESSAGE_NBYTES] = "";
+  if (hooks != NULL) hooks->give_back(program->code.number, context, message);
+  free(context);
+}
+
+/* Keep a context for the next call.  Where all slots are full, more calls ran at once than ever
+ * will again. */
+static void give_context(Program *program, QgContext *context) {
+  for (size_t i = 0; i < MOST_IDLE; i++) {
+    QgContext *empty = NULL;
+    if (__atomic_compare_exchange_n(&program->idle[i], &empty, context, 0, __ATOMIC_RELEASE,
+                                    __ATOMIC_RELAXED))
+      return;
+  }
+  give_back(program, context);
+}
+
 /* Whether another program may take the place of this one by now; one call at a time asks that.  A
  * forked child has no thread that compiles for it. */
 static int is_due(Program *program) {
@@ -147,46 +192,13 @@ static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const Ca
   if (!is_due(program)) return NULL;
   int64_t calls = __atomic_load_n(&program->calls, __ATOMIC_RELAXED);
   OrtStatus *status = prepare_program(info, hooks, call, calls, out);
-  /* After an error the next call asks again. */
-  if (status != NULL) __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
-  return status;
-}
-
-static QgContext *take_idle(Program *program) {
-  for (size_t i = 0; i < MOST_IDLE; i++) {
-    if (__atomic_load_n(&program->idle[i], __ATOMIC_RELAXED) == NULL) continue;
-    QgContext *context = __atomic_exchange_n(&program->idle[i], NULL, __ATOMIC_ACQUIRE);
-    if (context != NULL) return context;
+  if (status != NULL) {
+    /* The next call asks again. */
+    __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
+    return status;
   }
+  for (QgContext *context; (context = take_idle(program)) != NULL;) give_back(program, context);
   return NULL;
-}
-
-static OrtStatus *take_context(Program *program, QgContext **out) {
-  if ((*out = take_idle(program)) != NULL) return NULL;
-  const QgHooks *hooks = qg_hooks();
-  if (hooks == NULL) return ended();
-  QgContext *context = calloc(1, sizeof *context);
-  if (context == NULL) return qg_fail("quantglow: out of memory");
-  char message[QG_MESSAGE_NBYTES] = "";
-  QG_ADD(QG_CONTEXTS);
-  if (hooks->context(program->code.number, context, message)) {
-    free(context);
-    return qg_fail(message);
-  }
-  *out = context;
-  return NULL;
-}
-
-/* Keep a context for the next call.  Where all slots are full, more calls ran at once than ever
- * will again: its memory stays with quantglow until the model is released. */
-static void give_context(Program *program, QgContext *context) {
-  for (size_t i = 0; i < MOST_IDLE; i++) {
-    QgContext *empty = NULL;
-    if (__atomic_compare_exchange_n(&program->idle[i], &empty, context, 0, __ATOMIC_RELEASE,
-                                    __ATOMIC_RELAXED))
-      return;
-  }
-  free(context);
 }
 
 static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContext *kernel,

@@ -109,6 +109,7 @@ typedef struct {
   int32_t (*prepare)(int64_t model, const QgTensor *inputs, int64_t count, int32_t may_wait,
                      int64_t calls, QgProgram *, char *message);
   int32_t (*context)(int64_t program, QgContext *, char *message);
+  int32_t (*give_back)(int64_t program, const QgContext *, char *message);
   /* Calls qg_load with the whole model; `is_ahead`: only if calls at new shapes do not wait. */
   int32_t (*load)(int64_t model, QgSession **, int32_t is_ahead, char *message);
   /* A call in Python, for what has no machine code of its own.  1 and a message: quantglow refuses
