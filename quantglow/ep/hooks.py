@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -134,6 +135,29 @@ def _run(model: int, kernel: int, tensors: Any, count: int, message: int) -> int
     return 0
 
 
+def _save(
+    model: int,
+    options: bytes,
+    is_embedded: int,
+    path: bytes,
+    machine: bytes,
+    saved: Any,
+    message: int,
+) -> int:
+    # Imported here because most processes save no code.
+    from quantglow.ep.contexts import context_of, remember_context, write_beside
+
+    plugged, out = _models[model], saved.contents
+    shapes = ProviderOptions.of(options.decode()).shapes
+    context = context_of(plugged.compiled, shapes, machine.decode())
+    remember_context(context)
+    stored = context if is_embedded else write_beside(context, os.fsdecode(path)).encode()
+    plugged.saved.append(stored)
+    out.data = ctypes.cast(ctypes.c_char_p(stored), Pointer).value
+    out.nbytes = len(stored)
+    return 0
+
+
 def _release(model: int) -> None:
     plugged = _models.pop(model, None)
     for number in plugged.programs if plugged is not None else ():
@@ -166,6 +190,7 @@ HOOKS: Mapping[str, Callable[..., int | None]] = {
     "give_back": _give_back,
     "load": _load,
     "run": _run,
+    "save": _save,
     "release": _release,
 }
 

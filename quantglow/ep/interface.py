@@ -86,6 +86,12 @@ class CContext(ctypes.Structure):
     ]
 
 
+class CSaved(ctypes.Structure):
+    """What onnxruntime stores of the code of a node."""
+
+    _fields_ = [("data", Pointer), ("nbytes", Word)]
+
+
 _Tensors, _Model = ctypes.POINTER(CTensor), ctypes.POINTER(CModel)
 Status = ctypes.c_int32
 
@@ -99,6 +105,16 @@ FUNCTIONS: dict[str, Any] = {
     "give_back": ctypes.CFUNCTYPE(Status, Word, ctypes.POINTER(CContext), Pointer),
     "load": ctypes.CFUNCTYPE(Status, Word, Pointer, Status, Pointer),
     "run": ctypes.CFUNCTYPE(Status, Word, Pointer, _Tensors, Word, Pointer),
+    "save": ctypes.CFUNCTYPE(
+        Status,
+        Word,
+        ctypes.c_char_p,
+        Status,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.POINTER(CSaved),
+        Pointer,
+    ),
     "release": ctypes.CFUNCTYPE(None, Word),
 }
 """Types of the hooks, in the order of the struct."""

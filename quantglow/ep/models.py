@@ -52,6 +52,7 @@ class PluggedModel:
     compiled     None where onnxruntime has to run all of it
     num_threads  of a call
     programs     the numbers of its programs
+    saved        what onnxruntime stores of it
     lock         held while a session of onnxruntime's own kernels is made
     """
 
@@ -59,6 +60,7 @@ class PluggedModel:
     compiled: CompiledModel | None
     num_threads: int
     programs: list[int] = field(default_factory=list)
+    saved: list[bytes] = field(default_factory=list)
     lock: ForkSafeLock = field(default_factory=ForkSafeLock)
     _flags: list[Array] = field(default_factory=list)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import get_args
 
+from quantglow.ir.graph.signature import Shapes
 from quantglow.runtime.jit.library import use_cache_in
 from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import MAX_THREADS, Compiler
@@ -20,11 +21,14 @@ class ProviderOptions:
                      its own kernels at once, while a thread compiles the program
     cache_folder     the folder of kernels and programs, for the whole process; by default that of
                      ``QUANTGLOW_CACHE_DIR``, and none if it is empty
+    shapes           combinations of input shapes that code ahead of time is for, as
+                     ``x:1x3x224x224,m:1;x:2x3x224x224,m:2``
     """
 
     num_threads: int | None = None
     while_compiling: WhileCompiling = "wait"
     cache_folder: str | None = None
+    shapes: tuple[Shapes, ...] = ()
 
     @staticmethod
     def of(text: str) -> ProviderOptions:
@@ -40,6 +44,7 @@ class ProviderOptions:
             _threads(pairs.get("num_threads", "")),
             _while_compiling(pairs.get("while_compiling")),
             pairs.get("cache_folder"),
+            _shapes(pairs.get("shapes", "")),
         )
 
     def compiler(self) -> Compiler:
@@ -48,6 +53,22 @@ class ProviderOptions:
             use_cache_in("cache_folder", self.cache_folder)
         answers = AnswerLog.of(self.while_compiling)
         return Compiler.of(num_threads=self.num_threads, answers=answers)
+
+
+def _shapes(text: str) -> tuple[Shapes, ...]:
+    parts = [part for part in text.split(";") if part.strip()]
+    return tuple(dict(map(_shape, part.split(","))) for part in parts)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, separator, dims = text.strip().rpartition(":")
+    sizes = [size for size in dims.split("x") if size]
+    if not separator or not name or not all(size.isdecimal() for size in sizes):
+        raise OptionError(
+            f"shapes: {text.strip()!r} is not the shape of an input. Remedy: write "
+            "NAME:1x3x224x224, a comma between inputs, and a semicolon between combinations."
+        )
+    return name, tuple(map(int, sizes))
 
 
 def _threads(text: str) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from quantglow import ep
@@ -25,10 +26,13 @@ import onnxruntime_ep_quantglow as plug_in
 plug_in.get_library_path = lambda: sys.argv[2]
 from quantglow import ep
 x = np.random.default_rng(0).random((1, 1, 28, 28), np.float32)
-def opened(name="mnist_cnn.onnx", threads=1, **more):
-    path = f"{sys.argv[3]}/datasets/{name}"
+def opened(name="mnist_cnn.onnx", threads=1, stored="", embed="1", **more):
+    path = name if "/" in name else f"{sys.argv[3]}/datasets/{name}"
     devices = [d for d in ort.get_ep_devices() if d.ep_name == plug_in.EP_NAME]
     options = ort.SessionOptions()
+    if stored:
+        for key, value in {"enable": "1", "file_path": stored, "embed_mode": embed}.items():
+            options.add_session_config_entry("ep.context_" + key, value)
     options.add_provider_for_devices(devices, {"num_threads": str(threads), **more})
     session = ort.InferenceSession(path, options)
     session.disable_fallback()
@@ -218,7 +222,7 @@ def test_the_oldest_version_of_onnxruntime_takes_the_same_library(
     library: Path, tmp_path: Path
 ) -> None:
     path = installed(tmp_path, "onnxruntime==1.24.4")
-    script = """
+    script = f"""
 plug_in.register(); fine = np.array_equal(run(opened()), run(opened(threads=2)))
 print(ort.__version__, fine, ep.counts()["native"])
 s = opened("ppocr_cls.onnx", while_compiling="onnxruntime"); SECONDS = 0.2
@@ -226,8 +230,11 @@ x = np.random.default_rng(0).random((2, 3, 48, 64), np.float32)
 before = run(s); print(ep.counts()["native"], ep.counts()["onnxruntime"])
 while ep.counts()["native"] == 2: fine = np.allclose(run(s), before, atol=1e-4)
 print(fine)
+stored = {str(tmp_path / "stored.onnx")!r}
+expected = run(opened("ppocr_cls.onnx", stored=stored, shapes="x:2x3x48x64"))
+print(np.array_equal(run(opened(stored)), expected))
 """
-    expected = "1.24.4 True 2\n2 1\nTrue\n"
+    expected = "1.24.4 True 2\n2 1\nTrue\nTrue\n"
     assert python(library, SHARE_ALL + SLOWLY + script, path) == expected
 
 
@@ -292,3 +299,55 @@ def test_node_tests_are_right_where_nodes_are_claimed() -> None:
     others = outcomes.keys() - {"right", "left", "refused", "other kinds"}
     assert not others, {key: outcomes[key][:5] for key in others}
     assert len(outcomes["right"]) > 1000
+
+
+def program(folder: Path, language: str) -> list[str]:
+    """The command of a program without Python, compiled as C or as C++."""
+    runtime = Path(onnxruntime.__file__).parent / "capi"
+    (library,) = runtime.glob("libonnxruntime.so.*")
+    source = ROOT / "tests" / "support" / "plug_in_main.c"
+    path = folder / f"program-{language}"
+    compiler = ["cc", "-std=c11", "-D_GNU_SOURCE"] if language == "c" else ["c++", "-x", "c++"]
+    headers = f"-I{PACKAGE / 'vendor' / 'onnxruntime'}"
+    (folder / "libonnxruntime.so.1").symlink_to(library)  # as programs look for it
+    command = [*compiler, "-Wall", "-Wextra", "-Werror", headers, str(source), "-x", "none"]
+    command += [str(library), f"-Wl,-rpath,{folder}", "-o", str(path)]
+    subprocess.run(command, check=True)
+    return [str(path)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["c", "c++"])
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_a_program_without_python_runs_a_stored_model(
+    library: Path, language: str, is_embedded: bool, tmp_path: Path
+) -> None:
+    """Its results are those of the session that stored it; elsewhere it has to be trusted."""
+    script = f"""
+import os
+os.environ["QUANTGLOW_CACHE_DIR"] = {str(tmp_path / "cache")!r}
+plug_in.register()
+stored = {str(tmp_path / "m.onnx")!r}
+session = opened("mnist_cnn_nncf.onnx", stored=stored, embed={str(int(is_embedded))!r})
+run(session).tofile({str(tmp_path / "expected")!r})
+x.tofile({str(tmp_path / "input")!r})
+"""
+    python(library, script)
+    files = [str(tmp_path / name) for name in ("m.onnx", "input", "actual")]
+    command = [*program(tmp_path, language), str(library), *files, "20"]
+
+    def run(cache: str, *entries: str) -> subprocess.CompletedProcess[str]:
+        environment = {"QUANTGLOW_CACHE_DIR": str(tmp_path / cache)}
+        words = [*command, *entries]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+
+    for words in (("cache",), ("other", "trust_code=1")):
+        ran = run(*words)
+        assert ran.returncode == 0, ran.stderr
+        assert "compatible 1, another one 0\n" in ran.stdout
+        actual = np.fromfile(tmp_path / "actual", np.float32)
+        np.testing.assert_array_equal(actual, np.fromfile(tmp_path / "expected", np.float32))
+        (tmp_path / "actual").unlink()
+    refused = run("other")
+    assert refused.returncode == 1
+    assert "trust_code=1" in refused.stderr

@@ -1,17 +1,13 @@
 /* A fused node at run time: from input shapes to machine code, without Python and without a lock.
  *
  * Programs of a node stand in a list that only grows: one that takes the place of another comes
- * before it.  Contexts, the memory of running calls, wait
- * in slots that calls empty and fill by atomic exchanges.
+ * before it.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "quantglow_ep.h"
-
-#define MOST_ENDS 512
-#define MOST_IDLE 64
 
 typedef struct Program {
   struct Program *next;
@@ -20,13 +16,12 @@ typedef struct Program {
   int64_t forks;    /* when it was made */
   int32_t is_asked; /* a call asks whether there is another one now */
   int64_t calls;    /* counted where there is a maximum */
-  QgContext *idle[MOST_IDLE];
-  int64_t key_count;
+  QgIdle idle;
   int64_t key[]; /* rank and dims of each input */
 } Program;
 
 typedef struct {
-  OrtNodeComputeInfo base;
+  QgComputeInfo base;
   int64_t model;
   int64_t forks; /* when it was made */
   Program *programs;
@@ -34,12 +29,7 @@ typedef struct {
   int32_t may_wait;   /* calls at new shapes wait: onnxruntime does not answer them */
 } ComputeInfo;
 
-typedef struct {
-  QgTensor inputs[MOST_ENDS];
-  size_t count;
-} Call;
-
-static OrtStatus *invalid(const char *message) {
+OrtStatus *qg_invalid(const char *message) {
   /* Not EP_FAIL, on which InferenceSession.run gives the provider up for ever. */
   return qg_ort->CreateStatus(ORT_INVALID_ARGUMENT, message);
 }
@@ -48,9 +38,9 @@ static OrtStatus *ended(void) {
   return qg_fail("quantglow: the Python interpreter has ended, and with it its models");
 }
 
-static OrtStatus *read_inputs(const OrtKernelContext *context, Call *call) {
+OrtStatus *qg_read_inputs(const OrtKernelContext *context, QgCall *call) {
   QG_TRY(qg_ort->KernelContext_GetInputCount(context, &call->count));
-  if (call->count > MOST_ENDS) return qg_fail("quantglow: a fused node has more than 512 inputs");
+  if (call->count > QG_MOST_ENDS) return qg_fail("quantglow: a fused node has more than 512 inputs");
   for (size_t i = 0; i < call->count; i++) {
     const OrtValue *value;
     ONNXTensorElementDataType type;
@@ -66,7 +56,7 @@ static OrtStatus *read_inputs(const OrtKernelContext *context, Call *call) {
   return NULL;
 }
 
-static int fits(const Program *program, const Call *call) {
+static int fits(const Program *program, const QgCall *call) {
   const int64_t *key = program->key;
   for (size_t i = 0; i < call->count; i++) {
     const QgTensor *input = &call->inputs[i];
@@ -77,23 +67,14 @@ static int fits(const Program *program, const Call *call) {
   return 1;
 }
 
-static Program *find_program(ComputeInfo *info, const Call *call) {
+static Program *find_program(ComputeInfo *info, const QgCall *call) {
   Program *program = __atomic_load_n(&info->programs, __ATOMIC_ACQUIRE);
   while (program != NULL && !fits(program, call)) program = program->next;
   return program;
 }
 
-static QgContext *take_idle(Program *program) {
-  for (size_t i = 0; i < MOST_IDLE; i++) {
-    if (__atomic_load_n(&program->idle[i], __ATOMIC_RELAXED) == NULL) continue;
-    QgContext *context = __atomic_exchange_n(&program->idle[i], NULL, __ATOMIC_ACQUIRE);
-    if (context != NULL) return context;
-  }
-  return NULL;
-}
-
 static OrtStatus *take_context(Program *program, QgContext **out) {
-  if ((*out = take_idle(program)) != NULL) return NULL;
+  if ((*out = qg_take_idle(&program->idle)) != NULL) return NULL;
   const QgHooks *hooks = qg_hooks();
   if (hooks == NULL) return ended();
   QgContext *context = calloc(1, sizeof *context);
@@ -119,13 +100,7 @@ static void give_back(const Program *program, QgContext *context) {
 /* Keep a context for the next call.  Where all slots are full, more calls ran at once than ever
  * will again. */
 static void give_context(Program *program, QgContext *context) {
-  for (size_t i = 0; i < MOST_IDLE; i++) {
-    QgContext *empty = NULL;
-    if (__atomic_compare_exchange_n(&program->idle[i], &empty, context, 0, __ATOMIC_RELEASE,
-                                    __ATOMIC_RELAXED))
-      return;
-  }
-  give_back(program, context);
+  if (!qg_give_idle(&program->idle, context)) give_back(program, context);
 }
 
 /* Whether another program may take the place of this one by now; one call at a time asks that.  A
@@ -141,7 +116,7 @@ static int is_due(Program *program) {
   return is_due && !__atomic_exchange_n(&program->is_asked, 1, __ATOMIC_ACQ_REL);
 }
 
-static Program *new_program(const Call *call) {
+static Program *new_program(const QgCall *call) {
   int64_t count = (int64_t)call->count;
   for (size_t i = 0; i < call->count; i++) count += call->inputs[i].rank;
   Program *program = calloc(1, sizeof *program + (size_t)count * sizeof(int64_t));
@@ -156,14 +131,14 @@ static Program *new_program(const Call *call) {
 }
 
 static void free_program(Program *program) {
-  for (size_t i = 0; i < MOST_IDLE; i++) free(program->idle[i]);
+  for (QgContext *each; (each = qg_take_idle(&program->idle)) != NULL;) free(each);
   free(program->refusal);
   free(program);
 }
 
 /* The program of new shapes, compiled by quantglow.  Two threads may both ask for it: the list has
  * two of the same then, of which the newer one is found. */
-static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const QgCall *call,
                                   int64_t calls, Program **out) {
   Program *program = new_program(call);
   if (program == NULL) return qg_fail("quantglow: out of memory");
@@ -172,7 +147,7 @@ static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const
   if (hooks->prepare(info->model, call->inputs, (int64_t)call->count, info->may_wait,
                      calls, &program->code, message)) {
     free_program(program);
-    return invalid(message);
+    return qg_invalid(message);
   }
   if (*message) program->refusal = strdup(message);
   program->next = __atomic_load_n(&info->programs, __ATOMIC_RELAXED);
@@ -184,7 +159,7 @@ static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const
 }
 
 /* The program of some shapes, prepared now if there is none or another one is due. */
-static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const QgCall *call,
                                Program **out) {
   Program *program = find_program(info, call);
   *out = program;
@@ -197,14 +172,14 @@ static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const Ca
     __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
     return status;
   }
-  for (QgContext *context; (context = take_idle(program)) != NULL;) give_back(program, context);
+  for (QgContext *each; (each = qg_take_idle(&program->idle)) != NULL;) give_back(program, each);
   return NULL;
 }
 
-static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContext *kernel,
+static OrtStatus *run_native(Program *program, const QgCall *call, OrtKernelContext *kernel,
                              int64_t forks) {
   const QgProgram *code = &program->code;
-  void *ends[2 * MOST_ENDS];
+  void *ends[2 * QG_MOST_ENDS];
   for (size_t i = 0; i < call->count; i++) ends[i] = (void *)call->inputs[i].data;
   const int64_t *dims = code->dims;
   for (int64_t i = 0; i < code->output_count; i++) {
@@ -227,11 +202,11 @@ static OrtStatus *run_native(Program *program, const Call *call, OrtKernelContex
   }
   give_context(program, context);
   if (status != NULL) return status;
-  return is_outside ? invalid("quantglow: an index is out of range") : NULL;
+  return is_outside ? qg_invalid("quantglow: an index is out of range") : NULL;
 }
 
 /* A call in onnxruntime's own kernels; `refusal`: why quantglow has no answer, or NULL. */
-static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, const Call *call,
+static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, const QgCall *call,
                                      OrtKernelContext *kernel, const char *refusal) {
   char message[QG_MESSAGE_NBYTES] = "";
   QgSession *session = __atomic_load_n(&info->session, __ATOMIC_ACQUIRE);
@@ -241,7 +216,7 @@ static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, co
     if (hooks->load(info->model, &info->session, 0, reason)) {
       snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal,
                reason);
-      return invalid(message);
+      return qg_invalid(message);
     }
     session = __atomic_load_n(&info->session, __ATOMIC_ACQUIRE);
   }
@@ -251,18 +226,18 @@ static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, co
   snprintf(message, sizeof message, "%.2000s onnxruntime's own kernels: %.2000s", refusal,
            qg_ort->GetErrorMessage(status));
   qg_ort->ReleaseStatus(status);
-  return invalid(message);
+  return qg_invalid(message);
 }
 
 static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
                                        OrtKernelContext *kernel) {
   ComputeInfo *info = (ComputeInfo *)base;
   (void)state;
-  Call call;
+  QgCall call;
   Program *program;
   const QgHooks *hooks = qg_hooks();
   if (hooks == NULL) return ended();
-  QG_TRY(read_inputs(kernel, &call));
+  QG_TRY(qg_read_inputs(kernel, &call));
   QG_TRY(take_program(info, hooks, &call, &program));
   if (program->code.way == QG_IN_MACHINE_CODE)
     return run_native(program, &call, kernel, info->forks);
@@ -272,7 +247,7 @@ static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
   QG_ADD(QG_PYTHON);
   int32_t outcome = hooks->run(info->model, kernel, call.inputs, (int64_t)call.count, message);
   if (outcome > 0) return run_in_onnxruntime(info, hooks, &call, kernel, message);
-  return outcome < 0 ? invalid(message) : NULL;
+  return outcome < 0 ? qg_invalid(message) : NULL;
 }
 
 /* Memory of an output of a call in Python, NULL where there is none. */
@@ -305,22 +280,8 @@ static void ORT_API_CALL release_state(OrtNodeComputeInfo *info, void *state) {
   (void)state;
 }
 
-OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out) {
-  ComputeInfo *info = calloc(1, sizeof *info);
-  if (info == NULL) return qg_fail("quantglow: out of memory");
-  info->base.ort_version_supported = qg_api_version;
-  info->base.CreateState = create_state;
-  info->base.Compute = compute;
-  info->base.ReleaseState = release_state;
-  info->model = model;
-  info->forks = qg_forks();
-  *out = &info->base;
-  return NULL;
-}
-
-void qg_release_compute_info(OrtNodeComputeInfo *base) {
+static void release(QgComputeInfo *base) {
   ComputeInfo *info = (ComputeInfo *)base;
-  if (info == NULL) return;
   for (Program *program = info->programs, *next; program != NULL; program = next) {
     next = program->next;
     free_program(program);
@@ -329,4 +290,18 @@ void qg_release_compute_info(OrtNodeComputeInfo *base) {
   const QgHooks *hooks = qg_hooks();
   if (hooks != NULL) hooks->release(info->model);
   free(info);
+}
+
+OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out) {
+  ComputeInfo *info = calloc(1, sizeof *info);
+  if (info == NULL) return qg_fail("quantglow: out of memory");
+  info->base.base.ort_version_supported = qg_api_version;
+  info->base.base.CreateState = create_state;
+  info->base.base.Compute = compute;
+  info->base.base.ReleaseState = release_state;
+  info->model = model;
+  info->forks = qg_forks();
+  info->base.release = release;
+  *out = &info->base.base;
+  return NULL;
 }

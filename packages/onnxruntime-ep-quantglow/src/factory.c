@@ -101,6 +101,16 @@ static bool ORT_API_CALL is_stream_aware(const OrtEpFactory *factory) {
   return false;
 }
 
+/* Code ahead of time runs on every processor of its family, at the best of its levels. */
+static OrtStatus *ORT_API_CALL validate(OrtEpFactory *factory,
+                                        const OrtHardwareDevice *const *devices, size_t count,
+                                        const char *info, OrtCompiledModelCompatibility *out) {
+  (void)factory, (void)devices, (void)count;
+  *out = strcmp(info, qg_machine()) == 0 ? OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL
+                                         : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
+  return NULL;
+}
+
 static OrtEpFactory the_factory;
 
 /* Sessions may outlive the registration: the library stays in memory. */
@@ -138,6 +148,7 @@ QG_EXPORT OrtStatus *CreateEpFactories(const char *registered_name, const OrtApi
       .ReleaseAllocator = release_allocator,
       .CreateDataTransfer = create_data_transfer,
       .IsStreamAware = is_stream_aware,
+      .ValidateCompiledModelCompatibilityInfo = validate,
   };
   factories[0] = &the_factory;
   *count = 1;

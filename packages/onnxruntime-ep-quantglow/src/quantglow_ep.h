@@ -97,6 +97,12 @@ typedef struct {
   void *state; /* what threads share */
 } QgContext;
 
+/* What onnxruntime stores of the code of a node: the code, or the name of its file. */
+typedef struct {
+  const void *data;
+  int64_t nbytes;
+} QgSaved;
+
 /* quantglow's side.  Each returns 0, or -1 and a message; `compile` returns a number above 0. */
 typedef struct {
   int64_t interface;
@@ -116,8 +122,22 @@ typedef struct {
    * the inputs, and onnxruntime's own kernels are asked. */
   int32_t (*run)(int64_t model, void *kernel_context, const QgTensor *inputs, int64_t count,
                  char *message);
+  /* The code of a model for processes without Python, which lives as long as the model; where it
+   * is not embedded, a file beside the model `path` has it. */
+  int32_t (*save)(int64_t model, const char *options, int32_t is_embedded, const char *path,
+                  const char *machine, QgSaved *, char *message);
   void (*release)(int64_t model);
 } QgHooks;
+
+/* The settings of a session. */
+typedef struct {
+  char *options;      /* of the provider, lines "key=value" */
+  char *context_path; /* of a model with EPContext nodes, "" for none */
+  char *cache_folder; /* of the provider's options, NULL for none */
+  int is_writing;     /* nodes become EPContext nodes, too */
+  int is_embedded;    /* with their code */
+  int is_trusting;    /* code of others is loaded */
+} QgSettings;
 
 /* The hooks, or NULL where Python has ended or never began. */
 const QgHooks *qg_hooks(void);
@@ -130,8 +150,42 @@ void *qg_take(QgScratch *, size_t nbytes); /* zeros, freed with the scratch */
 OrtStatus *qg_write_model(QgScratch *, const OrtGraph *, const OrtNode *fused, QgModel *out);
 
 /* compute.c */
+#define QG_MOST_ENDS 512
+
+typedef struct QgComputeInfo {
+  OrtNodeComputeInfo base;
+  void (*release)(struct QgComputeInfo *);
+} QgComputeInfo;
+
+typedef struct {
+  QgTensor inputs[QG_MOST_ENDS];
+  size_t count;
+} QgCall;
+
+OrtStatus *qg_invalid(const char *message); /* an error that does not cost the session */
+OrtStatus *qg_read_inputs(const OrtKernelContext *, QgCall *out);
 OrtStatus *qg_new_compute_info(int64_t model, OrtNodeComputeInfo **out);
-void qg_release_compute_info(OrtNodeComputeInfo *);
+
+/* slots.c: memory of running calls, which waits in slots that calls empty and fill without locks */
+#define QG_MOST_IDLE 64
+typedef struct {
+  void *slots[QG_MOST_IDLE];
+} QgIdle;
+void *qg_take_idle(QgIdle *);             /* NULL where all slots are empty */
+int qg_give_idle(QgIdle *, void *memory); /* 0 where none is */
+
+/* context.c */
+const char *qg_machine(void); /* what code ahead of time has to be for */
+OrtStatus *qg_is_context(const OrtNode *, int *out);
+OrtStatus *qg_load_context(const OrtGraph *, const OrtNode *, const OrtNode *fused,
+                           const QgSettings *, OrtNodeComputeInfo **out);
+
+/* context_writer.c */
+/* The names of a node's inputs without constants, or of its outputs, which belong to onnxruntime;
+ * room for QG_MOST_ENDS. */
+OrtStatus *qg_end_names(const OrtNode *, int are_outputs, const char **names, size_t *count);
+OrtStatus *qg_write_context(const OrtGraph *, const OrtNode *fused, const QgSettings *,
+                            int64_t model, OrtNode **out);
 
 /* parallel.c */
 int64_t qg_forks(void); /* number of forks between the first process and this one */

@@ -146,7 +146,7 @@ def _compile_segments(
             yield segment
             continue
         model = BundledModel(next(names), segment.source_hash, is_integer(segment))
-        code = _build_code(segment, options.target, options.schedule)
+        code = build_code(segment, options.target, options.schedule)
         contents = build_contents(model, code, options.placement)
         yield replace(contents, has_pool=options.threads)
 
@@ -201,7 +201,7 @@ def _parse_targets(name: str) -> tuple[Target, ...]:
     return level_choice(name)[0] if is_choice else (bundle_target(name),)
 
 
-def _build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
+def build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets.

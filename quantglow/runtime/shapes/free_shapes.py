@@ -205,7 +205,8 @@ class FreeShapes(Concise):
     def graph_for(self, shapes: Shapes) -> Graph:
         """A graph that is not compiled."""
         self.signature.check(with_names(self.signature, shapes))
-        return self.graph_at(Case.of(shapes, dict(served_case(self.first).values or ())))
+        values = served_case(self.first).values if self.deciding else None
+        return self.graph_at(Case.of(shapes, dict(values or ())))
 
     def joins_samples(self, shapes: Shapes, counts: Iterable[int]) -> bool:
         """Whether one graph is that of each of these numbers of samples of some shapes, in which
