@@ -15,7 +15,7 @@ from tests.support.plug_in import session
 from tests.unit.ep.test_threads import network
 
 WRONG = {
-    "threads=2": r"no option 'threads'. Remedy: .*cache_folder, num_threads, shapes, while_compiling",
+    "threads=2": r"no option 'threads'. Remedy: .*folder, num_threads, shapes, while_compiling",
     "num_threads=x": "num_threads='x' .* Remedy: give one from 1",
     "num_threads=0": "num_threads='0' .* Remedy: give one from 1",
     "while_compiling=go on": "while_compiling='go on' .* Remedy: say wait or onnxruntime",
