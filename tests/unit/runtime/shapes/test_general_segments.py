@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.importer.onnx import open_model
-from quantglow.importer.onnx.resolvers import external
+from quantglow.importer.onnx.resolvers import inferred_types
 from quantglow.ir.graph.attributes import encode
 from quantglow.ir.graph.family import Case
 from quantglow.ir.symbolic.size import size, to_expression
@@ -129,7 +129,7 @@ def test_branches_apart_are_segments_for_all_shapes() -> None:
 def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = external.free_types
+    real = inferred_types.free_types
 
     def wrong(sizes: Any, types_at: Any) -> Any:
         actual = real(sizes, types_at)
@@ -143,7 +143,7 @@ def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
             actual[name] = replace(kind, dims=(batch, channels, rows + off, columns))
         return actual
 
-    monkeypatch.setattr(external, "free_types", wrong)
+    monkeypatch.setattr(inferred_types, "free_types", wrong)
     model = columns()
     compiled = qg.compile(model, num_threads=1)
     for height in (6, 8, 9, 11):
