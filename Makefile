@@ -79,6 +79,7 @@ accuracy-functions:
 fuzz:
 	$(PYTHON) -m tests.fuzz graphs --seeds 0:100000 --minutes 30
 	$(PYTHON) -m tests.fuzz exports --seeds 0:100000 --minutes 15
+	$(PYTHON) -m tests.fuzz plugged --seeds 0:100000 --minutes 15
 	$(PYTHON) -m tests.fuzz files --seeds 0:100000 --minutes 15
 	$(PYTHON) -m tests.fuzz saved --seeds 0:100000 --minutes 15
 	$(PYTHON) -m tests.fuzz texts --seeds 0:100000 --minutes 30

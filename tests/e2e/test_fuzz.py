@@ -20,7 +20,7 @@ from tests.support.combinations import mark_slow
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("what", ["graphs", "exports", "files", "saved", "texts"])
+@pytest.mark.parametrize("what", ["graphs", "exports", "plugged", "files", "saved", "texts"])
 @pytest.mark.parametrize("seeds", mark_slow([3, 60], {3}))
 def test_finds_nothing(what: str, seeds: int) -> None:
     actual = [finding for finding in findings(what, range(20_000, 20_000 + seeds)) if finding]

@@ -8,29 +8,35 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz import compare, exports, files, isolated, saved_files, saved_texts
+from tests.fuzz import compare, exports, files, isolated, plugged, saved_files, saved_texts
 from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
 from tests.generators.onnx_models import models
 
+CHECKS: Mapping[str, Callable[[models.Case, Setting, int], Difference | None]] = {
+    "graphs": lambda case, setting, seed: compare.check(case, setting),
+    "exports": exports.check,
+    "plugged": plugged.check,
+}
+"""The fuzzers of drawn graphs."""
+
 
 def check(what: str, seed: int) -> Difference | None:
     """The difference of a seed's case, None if there is none."""
+    if what in CHECKS:
+        return CHECKS[what](models.drawn(seed), Setting.of(seed), seed)
     if what == "files":
         return files.check_file(files.damaged(seed))
     if is_text(what, seed):
         return saved_texts.check_text(seed)
-    if what == "saved":
-        return saved_files.check_saved(saved_files.damaged(seed))
-    if what == "exports":
-        return exports.check(models.drawn(seed), Setting.of(seed), seed)
-    return compare.check(models.drawn(seed), Setting.of(seed))
+    return saved_files.check_saved(saved_files.damaged(seed))
 
 
 def is_text(what: str, seed: int) -> bool:
@@ -81,17 +87,14 @@ def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     path = folder / f"{what}-{finding.seed}.{'qgm' if what == 'saved' else 'onnx'}"
     if is_text(what, finding.seed):
         return saved_texts.kept(finding.seed, folder)
-    if what not in ("graphs", "exports"):
+    if what not in CHECKS:
         path.write_bytes((saved_files if what == "saved" else files).damaged(finding.seed))
         return str(path)
     case, setting = models.drawn(finding.seed), Setting.of(finding.seed)
     if finding.kind != "crash":
 
         def fails(smaller: models.Case) -> bool:
-            if what == "exports":
-                difference = exports.check(smaller, setting, finding.seed)
-            else:
-                difference = compare.check(smaller, setting)
+            difference = CHECKS[what](smaller, setting, finding.seed)
             return difference is not None and difference.kind == finding.kind
 
         case = shrunk(case, fails)
@@ -111,6 +114,7 @@ def main() -> None:
     for what, about in (
         ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
         ("exports", "random graphs: exported models in onnxruntime against the compiled ones"),
+        ("plugged", "random graphs in onnxruntime with the plug-in against its CPU provider"),
         ("files", "damaged files: a result or a typed error, nothing else"),
         ("saved", "the same of damaged and altered .qgm files whose hashes are right"),
         ("texts", "the same of .qgm files with altered graphs that inference accepts"),

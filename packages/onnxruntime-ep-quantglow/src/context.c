@@ -259,20 +259,34 @@ static void release_context(QgComputeInfo *base) {
   free(context);
 }
 
-/* A library whose bytes were looked at: its file could be another one by now. */
-static OrtStatus *open_library(const char *bytes, size_t nbytes, void **out) {
-  char path[64];
+/* A file in memory with some bytes; -1 where there is no memory. */
+static int new_file(const char *bytes, size_t nbytes) {
   int file = memfd_create("quantglow", MFD_CLOEXEC);
   size_t total = 0;
   ssize_t count = 0;
   while (file >= 0 && total < nbytes && (count = write(file, bytes + total, nbytes - total)) > 0)
     total += (size_t)count;
-  if (file < 0 || total < nbytes) {
-    if (file >= 0) close(file);
-    return qg_fail("quantglow: there is no memory for code");
-  }
+  if (file < 0 || total == nbytes) return file;
+  close(file);
+  return -1;
+}
+
+/* A library whose bytes were looked at: on disk its file could be another one by now. */
+static OrtStatus *open_library(const char *bytes, size_t nbytes, void **out) {
+  char path[64];
+  void *other = NULL;
+  int file = new_file(bytes, nbytes);
   dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL); /* its functions, where the program has no others */
-  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  do {
+    if (other != NULL) { /* loaded by this path, whose file was closed: dlopen goes by the path */
+      dlclose(other);
+      int next = fcntl(file, F_DUPFD_CLOEXEC, file + 1);
+      close(file);
+      file = next;
+    }
+    if (file < 0) return qg_fail("quantglow: there is no memory for code");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  } while ((other = dlopen(path, RTLD_NOW | RTLD_NOLOAD)) != NULL);
   *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   close(file);
   return *out == NULL ? qg_fail(dlerror()) : NULL;
