@@ -29,6 +29,7 @@ FOLDERS = {
         "resize",
         "scaling",
     ),
+    "providers": ("ep",),
     "search": ("search",),
     "accuracy": (
         "accuracy",

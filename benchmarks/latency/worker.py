@@ -12,14 +12,12 @@ An error ends the process with its traceback on stderr.  The end of input ends i
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import IO, Any
 
@@ -28,6 +26,7 @@ from benchmarks.networks.network import Feeds
 from benchmarks.support import peer_runtimes, quantglow_runtime
 from benchmarks.support.processes import ROOT, last_line, module_command
 from benchmarks.support.runtime import Maker, Runtime
+from benchmarks.support.serving import serve
 
 MAKERS: dict[str, Maker] = {
     "quantglow float": quantglow_runtime.quantglow_float,
@@ -71,13 +70,7 @@ class Server:
 
     def serve(self) -> None:
         """Answer commands until the input ends."""
-        replies = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # keeps the output of libraries from mixing with the replies
-        actions: dict[str, Callable[..., dict[str, Any]]]
-        actions = {"prepare": self.prepare, "time": self.time}
-        for line in sys.stdin:
-            ((action, arguments),) = json.loads(line).items()
-            print(json.dumps(actions[action](**arguments)), file=replies, flush=True)
+        serve({"prepare": self.prepare, "time": self.time})
 
 
 class WorkerFailedError(RuntimeError):
@@ -90,8 +83,17 @@ class Worker:
 
     process: subprocess.Popen[str]
     errors: IO[str]
-    prepare_seconds: float = 0.0
-    compile_seconds: float = 0.0
+    ready: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Seconds from the model's file to a runtime."""
+        return float(self.ready["seconds"])
+
+    @property
+    def compile_seconds(self) -> float:
+        """The part of these that compiling took."""
+        return float(self.ready["compile"])
 
     def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
         """Send one command and wait for its reply."""
@@ -115,19 +117,26 @@ class Worker:
 
 
 @contextmanager
-def started(**prepare: Any) -> Iterator[Worker]:
-    """A worker that has prepared its runtime.  Raises ``WorkerFailedError`` if that fails."""
-    command = module_command("latency.worker")
+def started(
+    command: Sequence[str] = (), environment: Mapping[str, str] | None = None, **prepare: Any
+) -> Iterator[Worker]:
+    """A worker that has prepared its runtime; ``command``: of another child that answers the same
+    actions.  Raises ``WorkerFailedError`` if that fails."""
     pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=ROOT
+            command or module_command("latency.worker"),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env=environment,
         ) as process,
     ):
         worker = Worker(process, errors)
-        ready = worker.ask("prepare", **prepare)
-        worker.prepare_seconds, worker.compile_seconds = ready["seconds"], ready["compile"]
+        worker.ready = worker.ask("prepare", **prepare)
         yield worker
 
 
