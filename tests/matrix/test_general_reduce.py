@@ -80,3 +80,16 @@ def test_rows_of_any_length(integer: bool, target: str) -> None:
 def test_threads(integer: bool) -> None:
     make = reduction(ReduceMean, (1, 2), 96, integer)
     assert_serves(make, HINT, OTHERS[:2], resolve(TARGETS[0]), threads=2)
+
+
+@pytest.mark.parametrize("target", LEVELS)
+def test_mean_of_a_free_multiple_of_known_rows(target: str) -> None:
+    """No row is left over by rows of four columns, whatever their number."""
+
+    def make(sizes: Sizes) -> Graph:
+        shape = (sizes["N"], sizes["H"], 4, sizes["W"])
+        x = tensor("x", shape, element(DType.I8, 0.05, -3))
+        mean = ReduceMean(name="y", x=x, axes=(1, 2), out=element(DType.I8, 0.02, 7))
+        return Graph((x,), (("y", mean),))
+
+    assert_serves(make, HINT, OTHERS, resolve(target))

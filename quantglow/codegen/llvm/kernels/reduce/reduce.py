@@ -118,7 +118,9 @@ class ByteSums(ReduceKernel):
     def _looped(
         self, group: Sequence[Piece], sums: Sequence[Value], x: Value, count: Dim, unroll: int
     ) -> list[Value]:
-        """Add ``count`` times ``unroll`` rows."""
+        """Add ``count`` times ``unroll`` rows, which may be none at free sizes as at known ones."""
+        if not isinstance(count, Size) and not count:
+            return list(sums)
         b, kinds = self.b, [self._words(p) for p in group]
         loop = b.begin_times(count, list(zip(kinds, sums, strict=True)))
         sums = list(loop.carried)
