@@ -5,7 +5,23 @@ which nodes of a graph quantglow compiles, compiles them, and gets machine code 
 of input shapes; calls run it without Python.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from quantglow.ep.hooks import counts, install
 from quantglow.ep.reports import Claim, claims
 
-__all__ = ["Claim", "claims", "counts", "install"]
+if TYPE_CHECKING:
+    from quantglow.ep.quantizing import quantize
+
+_PLACES = {"quantize": "quantglow.ep.quantizing"}
+"""Modules of the names that are imported on first use: most sessions quantize nothing."""
+
+__all__ = ["Claim", "claims", "counts", "install", "quantize"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return value
