@@ -13,11 +13,16 @@ from quantglow.ep.reports import Claim, claims
 
 if TYPE_CHECKING:
     from quantglow.ep.quantizing import quantize
+    from quantglow.ep.session_report import SessionReport, report
 
-_PLACES = {"quantize": "quantglow.ep.quantizing"}
+_PLACES = {
+    "SessionReport": "quantglow.ep.session_report",
+    "quantize": "quantglow.ep.quantizing",
+    "report": "quantglow.ep.session_report",
+}
 """Modules of the names that are imported on first use: most sessions quantize nothing."""
 
-__all__ = ["Claim", "claims", "counts", "install", "quantize"]
+__all__ = ["Claim", "SessionReport", "claims", "counts", "install", "quantize", "report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,13 @@ nodes that follow each other in topological order are a group: no path leads out
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import onnx
 
+from quantglow.ep.macs import count_claimed, count_left
 from quantglow.ep.reports import Claim
 from quantglow.importer.onnx.budget import describe
 from quantglow.importer.onnx.nodes.context import ImportScope
@@ -53,7 +55,11 @@ def claim_nodes(source: Source) -> tuple[dict[str, int], Claim]:
             number += 1
             groups |= {node.name: number for node in nodes[start : start + size]}
         start += size
-    return groups, Claim(len(nodes), len(groups), number, tuple(_reasons(nodes, compiled, scope)))
+    claimed = [node for node in nodes if node.name in groups]
+    left = Counter(node.op_type for node in nodes if node.name not in groups)
+    reasons = tuple(_reasons(nodes, compiled, scope))
+    macs = count_claimed(claimed, scope), count_left(scope)
+    return groups, Claim(len(nodes), len(groups), number, reasons, dict(left), *macs)
 
 
 def _free_scope(source: Source) -> ImportScope:

@@ -74,6 +74,7 @@ def _prepare(
     arrays = input_arrays(tensors, count)
     answer = plugged.answer(arrays, may_wait=bool(may_wait), calls=calls)
     out.way, out.most_calls = answer.way, answer.calls
+    out.calls = plugged.part.counts.counter(answer.way).ctypes.data
     _write(message, answer.refusal)
     if answer.is_due is not None:
         out.is_due = answer.is_due.ctypes.data
@@ -123,6 +124,7 @@ def _run(model: int, kernel: int, tensors: Any, count: int, message: int) -> int
     try:
         results = _models[model].run(input_arrays(tensors, count))
     except InputError as refusal:
+        _models[model].part.counts.refused += 1
         _write(message, str(refusal))
         return 1
     for position, result in enumerate(results):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 """Version of the structs, as ``QG_INTERFACE`` says."""
 
 MESSAGE_NBYTES = 4096
@@ -72,6 +72,7 @@ class CProgram(ctypes.Structure):
         ("dims", Pointer),
         ("check_count", Word),
         ("number", Word),
+        ("calls", Pointer),
     ]
 
 

@@ -11,6 +11,7 @@ from quantglow.api.compile import compile_source
 from quantglow.api.models.other_ways import WholeExecutable
 from quantglow.ep.interface import IN_MACHINE_CODE, IN_ONNXRUNTIME, IN_PYTHON
 from quantglow.ep.options import ProviderOptions
+from quantglow.ep.reports import Part, new_part
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.signature import entering
 from quantglow.ort.session import guard_kernels
@@ -51,6 +52,7 @@ class PluggedModel:
 
     compiled     None where onnxruntime has to run all of it
     num_threads  of a call
+    part         its counts of calls
     programs     the numbers of its programs
     saved        what onnxruntime stores of it
     lock         held while a session of onnxruntime's own kernels is made
@@ -59,6 +61,7 @@ class PluggedModel:
     source: Source
     compiled: CompiledModel | None
     num_threads: int
+    part: Part
     programs: list[int] = field(default_factory=list)
     saved: list[bytes] = field(default_factory=list)
     lock: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -71,7 +74,8 @@ class PluggedModel:
         model = compile_source(source, None, compiler)
         # Without the session of a FallbackModel: the plug-in makes one of its own.
         compiled = model if isinstance(model, CompiledModel) else None
-        return PluggedModel(source, compiled, compiler.num_threads)
+        part = new_part(len(source.proto.graph.node))
+        return PluggedModel(source, compiled, compiler.num_threads, part)
 
     @property
     def answers_meanwhile(self) -> bool:

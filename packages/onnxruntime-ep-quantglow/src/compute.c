@@ -239,6 +239,7 @@ static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
   if (hooks == NULL) return ended();
   QG_TRY(qg_read_inputs(kernel, &call));
   QG_TRY(take_program(info, hooks, &call, &program));
+  __atomic_add_fetch(program->code.calls, 1, __ATOMIC_RELAXED);
   if (program->code.way == QG_IN_MACHINE_CODE)
     return run_native(program, &call, kernel, info->forks);
   if (program->code.way == QG_IN_ONNXRUNTIME)

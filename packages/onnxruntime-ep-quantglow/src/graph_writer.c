@@ -437,6 +437,21 @@ static OrtStatus *write_ends(Writer *writer, Message *out, const OrtGraph *graph
   return NULL;
 }
 
+/* Types of the results of operators that are not ONNX's: only onnxruntime can infer them. */
+static OrtStatus *write_results(Writer *writer, Message *out, const OrtNode *node) {
+  const char *domain;
+  size_t count;
+  QG_TRY(qg_ort->Node_GetDomain(node, &domain));
+  if (*domain == 0) return NULL;
+  QG_TRY(qg_ort->Node_GetNumOutputs(node, &count));
+  const OrtValueInfo **values = qg_take(writer->scratch, count * sizeof *values);
+  if (values == NULL) return out_of_memory();
+  QG_TRY(qg_ort->Node_GetOutputs(node, values, count));
+  for (size_t i = 0; i < count; i++)
+    if (values[i] != NULL) QG_TRY(write_value_info(writer, out, 13, values[i]));
+  return NULL;
+}
+
 static OrtStatus *write_graph(Writer *writer, Message *out, const OrtGraph *graph,
                               const OrtNode *fused, int is_body) {
   size_t count;
@@ -444,7 +459,10 @@ static OrtStatus *write_graph(Writer *writer, Message *out, const OrtGraph *grap
   const OrtNode **nodes = qg_take(writer->scratch, count * sizeof *nodes);
   if (nodes == NULL) return out_of_memory();
   QG_TRY(qg_ort->Graph_GetNodes(graph, nodes, count));
-  for (size_t i = 0; i < count; i++) QG_TRY(write_node(writer, out, nodes[i], i));
+  for (size_t i = 0; i < count; i++) {
+    QG_TRY(write_node(writer, out, nodes[i], i));
+    QG_TRY(write_results(writer, out, nodes[i]));
+  }
   append_text(out, 2, "graph");
   QG_TRY(write_initializers(writer, out, graph, is_body));
   QG_TRY(write_ends(writer, out, graph, fused, 0));

@@ -20,7 +20,7 @@
 #define QG_LEAST_API 24
 
 /* Version of the structs below, which quantglow/ep/interface.py mirrors. */
-#define QG_INTERFACE 2
+#define QG_INTERFACE 3
 
 #define QG_MESSAGE_NBYTES 4096
 
@@ -84,6 +84,7 @@ typedef struct {
   const int64_t *dims;  /* of all outputs, one after the other */
   int64_t check_count;  /* words that tell of indices out of range */
   int64_t number;       /* of the program, for the hook `context` */
+  int64_t *calls;       /* counts the calls of these shapes */
 } QgProgram;
 
 /* onnxruntime's own kernels for a whole model. */
