@@ -42,7 +42,7 @@ class Claim:
 
 @dataclass(eq=False)
 class CallCounts:
-    """Calls of a part by the way to answer them: a word for each program, which the plug-in counts."""
+    """Calls of a part by the way to answer them; the plug-in counts in a word of each program."""
 
     programs: list[tuple[int, Array]] = field(default_factory=list)
     refused: int = 0

@@ -22,6 +22,9 @@ BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 SEVERAL = re.compile(r"^#+ .*several inputs.*$", re.MULTILINE)
 """Title of the section of a page that is for models with several inputs, in place of the others."""
 
+PACKAGES = "py"
+"""The language of blocks that need packages of their own: `tests.support.packages` runs these."""
+
 ONE, OUTPUTS, BOTH = "one", "outputs", "both"
 """Models: one input and output; several outputs; several inputs and outputs."""
 
