@@ -36,6 +36,6 @@ def test_a_runtime_that_failed_leaves_its_cells_empty() -> None:
     failed = result("a", "QDQ", 4, 1)
     failed.measured["quantglow"].error = "no such operator"
     del failed.ready["quantglow"]
-    assert "| a | QDQ | 1 | failed |  |  |" in time_table([failed])
+    assert "| a | QDQ | 1 | failed |  |  |  |" in time_table([failed])
     assert "| a | QDQ | 1 | 2000.0 |  | 1000.0 |  |" in session_table([failed])
     assert len(verdict([failed, result("b", "QDQ", 2, 1)], overhead=1.0)) == 8

@@ -102,7 +102,7 @@ def environment(folder: Path, *requirements: str) -> Path:
     paths = [path for path in sys.path if path.endswith("site-packages")]
     below = folder / "lib" / version / "site-packages" / "below.pth"
     below.write_text("\n".join(paths))
-    command = [python, "-m", "pip", "install", "--quiet", "--retries=1", *requirements]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--retries=1", *requirements]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
         pytest.skip(f"{requirements[0]} cannot be downloaded: {done.stderr[-300:]}")
