@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ep.claiming import claim_nodes
+from quantglow.ep.claim_store import claim_graph
 from quantglow.ep.graphs import input_arrays, read_model
 from quantglow.ep.interface import (
     COUNTS,
@@ -50,7 +50,7 @@ def _write(message: int, text: str) -> None:
 
 def _claim(model: Any, count: int, groups: Any, message: int) -> int:
     try:
-        numbers, claim = claim_nodes(read_model(model.contents, is_kept=False))
+        numbers, claim = claim_graph(model.contents)
     except QuantglowError as error:
         numbers, claim = {}, Claim(count, 0, 0, (" ".join(str(error).split()),))
     for name, number in numbers.items():

@@ -1,0 +1,48 @@
+"""Claims of a graph are found once, and read from the disk by later sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from quantglow import ep
+from quantglow.ep import claim_store
+from tests.support.plug_in import session
+from tests.unit.ep.test_provider import network, picture
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("QUANTGLOW_CACHE_DIR", str(tmp_path))
+    return tmp_path / "claims"
+
+
+def test_a_second_session_imports_no_graph_to_claim_it() -> None:
+    first = session(network(1, 8))
+    with patch.object(claim_store, "claim_nodes", side_effect=AssertionError):
+        second = session(network(1, 8))
+    assert ep.report(second).claim == ep.report(first).claim
+    feeds = {"x": picture(1, 8)}
+    np.testing.assert_array_equal(second.run(None, feeds)[0], first.run(None, feeds)[0])
+
+
+def test_other_weights_are_another_graph(folder: Path) -> None:
+    session(network(1, 8))
+    model = network(1, 8)
+    weight = model.graph.initializer[0]
+    weight.raw_data = bytes(reversed(weight.raw_data))
+    session(model)
+    assert len(list(folder.glob("*.o"))) == 2
+
+
+def test_a_damaged_entry_is_written_anew(folder: Path) -> None:
+    session(network(1, 8))
+    (entry,) = folder.glob("*.o")
+    intact = entry.read_bytes()
+    entry.write_bytes(intact[:-1] + b"!")
+    assert ep.report(session(network(1, 8))).claim.claimed == 6
+    assert entry.read_bytes() == intact
