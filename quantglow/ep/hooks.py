@@ -8,6 +8,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from quantglow.ep.options import ProviderOptions
 from quantglow.ep.reports import Claim, remember
 from quantglow.runtime.native.native_call import NativeCall
 from quantglow.support import debug
-from quantglow.support.errors import BackendError, InputError, QuantglowError
+from quantglow.support.errors import BackendError, InputError, OptionError, QuantglowError
 
 _numbers = itertools.count(1)
 _models: dict[int, PluggedModel] = {}
@@ -48,7 +49,9 @@ def _write(message: int, text: str) -> None:
     ctypes.memmove(message, data + b"\0", len(data) + 1)
 
 
-def _claim(model: Any, count: int, groups: Any, message: int) -> int:
+def _claim(model: Any, options: bytes, count: int, groups: Any, message: int) -> int:
+    with suppress(OptionError):  # compiling raises it, and no session is made
+        ProviderOptions.of(options.decode()).choose_cache()
     try:
         numbers, claim = claim_graph(model.contents)
     except QuantglowError as error:

@@ -88,7 +88,7 @@ class CContext(ctypes.Structure):
 
 
 class CSaved(ctypes.Structure):
-    """What onnxruntime stores of the code of a node."""
+    """The code of a node as onnxruntime stores it."""
 
     _fields_ = [("data", Pointer), ("nbytes", Word)]
 
@@ -97,7 +97,9 @@ _Tensors, _Model = ctypes.POINTER(CTensor), ctypes.POINTER(CModel)
 Status = ctypes.c_int32
 
 FUNCTIONS: dict[str, Any] = {
-    "claim": ctypes.CFUNCTYPE(Status, _Model, Word, ctypes.POINTER(Status), Pointer),
+    "claim": ctypes.CFUNCTYPE(
+        Status, _Model, ctypes.c_char_p, Word, ctypes.POINTER(Status), Pointer
+    ),
     "compile": ctypes.CFUNCTYPE(Word, _Model, ctypes.c_char_p, Pointer),
     "prepare": ctypes.CFUNCTYPE(
         Status, Word, _Tensors, Word, Status, Word, ctypes.POINTER(CProgram), Pointer

@@ -47,10 +47,14 @@ class ProviderOptions:
             _shapes(pairs.get("shapes", "")),
         )
 
-    def compiler(self) -> Compiler:
-        """The compiler with these options.  Raises ``OptionError``."""
+    def choose_cache(self) -> None:
+        """Keep claims, kernels and programs where these options say.  Raises ``OptionError``."""
         if self.cache_folder is not None:
             use_cache_in("cache_folder", self.cache_folder)
+
+    def compiler(self) -> Compiler:
+        """The compiler with these options.  Raises ``OptionError``."""
+        self.choose_cache()
         answers = AnswerLog.of(self.while_compiling)
         return Compiler.of(num_threads=self.num_threads, answers=answers)
 

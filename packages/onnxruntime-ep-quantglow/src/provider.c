@@ -56,7 +56,8 @@ static OrtStatus *claim(const Provider *provider, const QgHooks *hooks, const Or
   QG_TRY(qg_write_model(scratch, graph, NULL, &model));
   char message[QG_MESSAGE_NBYTES] = "";
   QG_ADD(QG_CLAIMS);
-  int32_t most = hooks->claim(&model, (int64_t)count, groups, message);
+  int32_t most = hooks->claim(&model, provider->settings.options, (int64_t)count, groups,
+                               message);
   /* A graph that quantglow cannot look at stays with the other providers: no session is lost. */
   if (*message) log_message(provider, most < 0 ? ORT_LOGGING_LEVEL_WARNING : ORT_LOGGING_LEVEL_INFO, message);
   OrtNodeFusionOptions fusion = {.ort_version_supported = qg_api_version,

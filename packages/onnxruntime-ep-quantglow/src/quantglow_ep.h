@@ -108,7 +108,8 @@ typedef struct {
 typedef struct {
   int64_t interface;
   /* The group of each node of a graph, 0 for those that onnxruntime keeps. */
-  int32_t (*claim)(const QgModel *, int64_t node_count, int32_t *groups, char *message);
+  int32_t (*claim)(const QgModel *, const char *options, int64_t node_count, int32_t *groups,
+                   char *message);
   int64_t (*compile)(const QgModel *, const char *options, char *message);
   /* `may_wait`: the call has no other answer than the program.  `calls`: those that had the answer
    * that was prepared before.  With QG_IN_ONNXRUNTIME the message

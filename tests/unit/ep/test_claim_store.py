@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from quantglow import ep
+from quantglow.codegen.llvm import cache
 from quantglow.ep import claim_store
 from tests.support.plug_in import session
 from tests.unit.ep.test_provider import network, picture
@@ -18,6 +19,7 @@ from tests.unit.ep.test_provider import network, picture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("QUANTGLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_chosen", [])
     return tmp_path / "claims"
 
 
@@ -46,3 +48,11 @@ def test_a_damaged_entry_is_written_anew(folder: Path) -> None:
     entry.write_bytes(intact[:-1] + b"!")
     assert ep.report(session(network(1, 8))).claim.claimed == 6
     assert entry.read_bytes() == intact
+
+
+def test_a_session_keeps_its_claims_in_the_folder_of_its_options(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The option holds for the whole process; the fixture takes it back."""
+    session(network(1, 8), cache_folder=str(tmp_path / "other"))
+    assert not folder.exists() and list((tmp_path / "other" / "claims").glob("*.o"))
