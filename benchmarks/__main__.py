@@ -11,6 +11,7 @@ FOLDERS = {
         "latency",
         "batches",
         "compile",
+        "first_calls",
         "memory",
         "arenas",
         "layers",

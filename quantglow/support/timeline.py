@@ -21,6 +21,7 @@ from quantglow.support.files import check_writable, writing
 from quantglow.version import __version__
 
 KERNEL, WAITING, STAGE, FOREIGN = "kernel", "waiting", "stage", "onnxruntime"
+COMPILER = "compiler"
 """Categories of events."""
 
 MICRO = 1e6
@@ -148,10 +149,10 @@ def trace_run(model: Any, feeds: Mapping[str, Any], path: str | os.PathLike[str]
 def tracing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Record what the block does; the file is written when it ends, also by an error.
 
-    Kernels appear by the thread that ran them, with the gaps between them, calls of onnxruntime and
-    the stages of ``quantize_and_compile`` as wholes.  The format is Chrome's, which
-    https://ui.perfetto.dev and ``chrome://tracing`` show.  Runs in other threads are recorded if
-    they have a copy of the caller's context.
+    Kernels appear by the thread that ran them, with the gaps between them, calls of onnxruntime,
+    LLVM at each kernel, and the stages of ``quantize_and_compile`` as wholes.  The format is
+    Chrome's, which https://ui.perfetto.dev and ``chrome://tracing`` show.  Runs in other threads
+    are recorded if they have a copy of the caller's context.
 
     Raises ``OptionError`` for a value that is not a path, and ``FileFormatError`` where the file
     cannot be written.

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import llvmlite
@@ -33,6 +34,7 @@ from quantglow.support.processes import threads
 from quantglow.support.processes.quota import within_quota
 from quantglow.support.processes.system import at_fork, processors
 from quantglow.support.processes.threads import submit_task
+from quantglow.support.timeline import COMPILER, span
 
 VARIABLE = "QUANTGLOW_COMPILE_SECONDS"
 ALLOWED_SECONDS = 1200.0
@@ -223,17 +225,19 @@ class KernelLibrary:
         # Only here: who finds all kernels in the cache does without LLVM.
         from quantglow.codegen.llvm.compiler import compile_text
 
-        return compile_text(self.target, text)
+        with span("LLVM", COMPILER):
+            return compile_text(self.target, text)
 
     def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
         """Addresses of the functions that the objects define, by symbol."""
-        try:
-            return link(objects, self.target.isa.linking)
-        except UnlinkableError as error:
-            debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
-        from quantglow.codegen.llvm.compiler import link_by_llvm
+        with debug.time_stage("link"):
+            try:
+                return link(objects, self.target.isa.linking)
+            except UnlinkableError as error:
+                debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
+            from quantglow.codegen.llvm.compiler import link_by_llvm
 
-        return link_by_llvm(self.target, objects)
+            return link_by_llvm(self.target, objects)
 
 
 @contextmanager
@@ -249,7 +253,7 @@ def _compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit
 
     def submit(symbol: str, text: str) -> Future[bytes]:
         room.acquire()
-        future = submit_task(pool, compile_, symbol, text)
+        future = submit_task(pool, copy_context().run, compile_, symbol, text)
         future.add_done_callback(lambda _: room.release())
         return future
 

@@ -85,7 +85,7 @@ class ProgramStore:
         """A program, loaded, and its facts; None where nothing usable is there."""
         if (entry := self._entry(key)) is None:
             return None
-        with _usable(key):
+        with _usable(key), debug.time_stage("load program"):
             head, small = entry
             facts = read(head["facts"])
             loaded = self._loaded(head, small, target, threads, growth)

@@ -427,7 +427,8 @@ class FreeShapes(Concise):
 
     def shared_graph_at(self, case: FreeCase) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
-        return self._arrays.graph(self.graph_at(case))
+        with debug.time_stage("graph of shapes"):
+            return self._arrays.graph(self.graph_at(case))
 
     def _served_shapes(self, case: Case, may_plan: bool = False) -> AtCase | None:
         """The program of a case by one for all shapes, which is made if it may be and if this is
