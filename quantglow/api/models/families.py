@@ -3,12 +3,13 @@
 A family gives the float or int8 graph of a model for any shapes.  An origin is the ONNX model that
 such graphs are imported from, with the decisions of the quantizer and the parts that a file needs.
 
-An int8 model is imported at a new shape from what a file has of it: integers for the weights that
-layers read as integers, float for the others.  So a model computes the same before it is saved and
-after it is loaded, whatever a new shape asks for: steps of a recurrence that calibration did not
-reach, weights in another layout, a shape that onnxruntime runs.  The exact weights beside the
-integers would make the file larger than the ONNX model, and the outputs no better: integers with a
-scale for each channel lose less than the rounding of activations does.
+An int8 model computes the same before it is saved and after it is loaded, whatever a new shape asks
+for: steps of a recurrence that calibration did not reach, weights in another layout, a shape that
+onnxruntime runs.  A file has integers for the weights that layers read as integers, float for the
+others.  Where the graph of a shape may show the difference, it is imported from what the file has;
+most graphs have the constants of those that were decided on.  The exact weights beside the integers
+would make the file larger than the ONNX model, and the outputs no better: integers with a scale for
+each channel lose less than the rounding of activations does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from quantglow.runtime.hybrid.loop import model_bytes
 from quantglow.runtime.hybrid.loop_driver import LoopBodies
 from quantglow.runtime.saved.saving import Freedom, SavedModel, contents_in, late_entry
 from quantglow.runtime.shapes.free_shapes import NOTHING_OPENED, Opened
+from quantglow.support import debug
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
     FallbackError,
@@ -287,11 +289,17 @@ class Built:
 
     def graph_at(self, case: FreeCase) -> Graph:
         """The graph to compile for a case."""
-        return self.origin.graph_at(case)
+        if not self.decided or self.is_late or self.bodies:
+            return self.origin.graph_at(case)
+        graph = FamilyOrigin(self._reopen(self._made_from), self.decided).graph_at(case)
+        decided = (each.graph for each in self.decided.values())
+        if importer.may_show_rounding(self._made_from, graph, decided):
+            return self.origin.graph_at(case)
+        return graph
 
     @cached_property
     def origin(self) -> FamilyOrigin:
-        """The family itself; of an int8 model, that of its file."""
+        """The family itself; of an int8 model, that of its file, which takes long to make."""
         if not self.decided:
             return FamilyOrigin(self.family)
         return FamilyOrigin(self._reopen(self.source), self.decided)
@@ -315,8 +323,9 @@ class Built:
     @cached_property
     def source(self) -> Source:
         """The model that its file restores."""
-        model, places = self._stored
-        return importer.restore(model, places, self._constants)
+        with debug.time_stage("weights of a file"):
+            model, places = self._stored
+            return importer.restore(model, places, self._constants)
 
     @cached_property
     def _stored(self) -> tuple[Content, importer.Places]:

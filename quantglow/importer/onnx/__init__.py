@@ -13,6 +13,7 @@ from quantglow.importer.onnx.weights.packing import (
     with_packed_weights,
 )
 from quantglow.importer.onnx.weights.storage import (
+    may_show_rounding,
     own_constants,
     restore,
     store,
@@ -28,6 +29,7 @@ __all__ = [
     "import_model",
     "knows_operator",
     "loop_name",
+    "may_show_rounding",
     "open_model",
     "own_constants",
     "restore",

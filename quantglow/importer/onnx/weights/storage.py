@@ -5,9 +5,9 @@
 A constant of int8 differs from the tensor it was rounded from, as codes do.  They may stand for it
 where the graphs that were decided on do not show the difference, because the quantizer's own
 integers take its place: the caller's ``is_same`` tells.  Weights that these graphs have as floats
-are not rounded in the file (``show``).  Graphs for further shapes may show the difference, so a
-model that was just quantized imports them from what ``restore`` gives, too
-(``api.models.families``).
+are not rounded in the file (``show``).  Graphs for further shapes may show the difference
+(``may_show_rounding``).  A model that was just quantized imports those that may from what
+``restore`` gives, too (``api.models.families``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from quantglow.importer.onnx.weights.locations import (
     exact_place,
     rounded_place,
 )
+from quantglow.ir.graph.family import constant_arrays, content_key
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.types import DType, ElementType, QuantParams
@@ -322,12 +323,42 @@ def show(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
     for graph in graphs:
         nodes = list(graph.every_node())
         constants = (n for n in nodes if isinstance(n, Constant) and n.type.dtype.is_float)
-        waiting = [node.name for node in constants if node.name in reads]
-        names.update(waiting)
-        while waiting:
-            new = reads.get(waiting.pop(), frozenset()) - names
-            names |= new
-            waiting.extend(new)
+        names |= _ancestors((node.name for node in constants if node.name in reads), reads)
+    return names
+
+
+def may_show_rounding(source: Source, graph: Graph, decided: Iterable[Graph]) -> bool:
+    """Whether a graph may differ from that of the model that a file has.
+
+    Constants that graphs which were decided on have, too, are those of the file.  Others are
+    computed from weights that may be rounded, unless the values that they are named by do not
+    depend on such weights.
+    """
+    known = {content_key(array) for each in decided for array in constant_arrays(each)}
+    constants = (node for node in graph.every_node() if isinstance(node, Constant))
+    new = [node.name for node in constants if content_key(node.value) not in known]
+    if not new:
+        return False
+    reads, rounded = _tensor_readers(source.proto), set(_weight_names(source.proto))
+    names = [_value_name(name, reads) for name in new]
+    return "" in names or not rounded.isdisjoint(_ancestors(names, reads))
+
+
+def _value_name(name: str, values: Container[str]) -> str:
+    """The value of a model by which a pass named a constant (``value:part``); empty if unknown."""
+    while name and name not in values:
+        name = name.rpartition(":")[0]
+    return name
+
+
+def _ancestors(values: Iterable[str], reads: Mapping[str, frozenset[str]]) -> set[str]:
+    """Values and all that they are computed from."""
+    names = set(values)
+    waiting = list(names)
+    while waiting:
+        new = reads.get(waiting.pop(), frozenset()) - names
+        names |= new
+        waiting.extend(new)
     return names
 
 

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.importer.onnx import Source, restore, store
+from quantglow.importer.onnx import Source, may_show_rounding, restore, store
 from quantglow.importer.onnx.nodes.values import tensor_array
-from quantglow.ir.graph.node import Constant
-from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops.binary import Add
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.support.arrays import Array
 from tests.support.effort import moderate
 from tests.support.free_network import image
@@ -242,6 +244,34 @@ def test_factors_that_are_not_whole_are_refused(case: str) -> None:
     place = {"graph": "folded", "perm": [0, 1, 2, 3], **DAMAGED_PLACES[case]}
     with pytest.raises(ValueError, match="'w2': its factors are not whole"):
         restore(large_model().SerializeToString(), {"w2": place}, [constant])
+
+
+def test_a_new_shape_stores_no_weights_where_its_graph_has_those_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = compiled_model("int8")
+    monkeypatch.setattr("quantglow.importer.onnx.store", None)
+    compiled(image(SIZES[1]))
+    assert len(compiled.specialisations.generals) == 1
+
+
+def float_graph(name: str, elements: float) -> Graph:
+    """A graph whose only constant has this name."""
+    x = Input(name="x", tensor=TensorType(DType.F32, (2,)))
+    table = Constant(name=name, value=np.full(2, elements, np.float32))
+    return Graph((x,), (("y", Add(name="y", x=x, y=table)),))
+
+
+@pytest.mark.parametrize(
+    ("name", "may_show"),
+    [("s1:whole", False), ("w2:t", True), ("c2:bias", True), ("unknown", True)],
+)
+def test_constants_show_rounding_unless_they_are_named_by_exact_weights(
+    name: str, may_show: bool
+) -> None:
+    source = Source(large_model())
+    assert may_show_rounding(source, float_graph(name, 1), [float_graph(name, 2)]) == may_show
+    assert not may_show_rounding(source, float_graph(name, 1), [float_graph("other", 1)])
 
 
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
