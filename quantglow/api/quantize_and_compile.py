@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from quantglow.api.models.fallback import fallback_model, ready_to_answer
@@ -13,6 +14,7 @@ from quantglow.api.pipeline.accuracy_control import AccuracyControl
 from quantglow.api.pipeline.calibration import calibrate
 from quantglow.api.pipeline.compilation import (
     compile_quantized,
+    load_kernels,
     with_int8_share,
     with_latency,
 )
@@ -116,8 +118,8 @@ def _int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel:
     contract = prepared.request.contract
     if contract is not None:
         return AccuracyControl(prepared, contract, compiler).run()
-    with kernels_ahead(compiler) as load_kernels:
-        candidate = quantize_cases(prepared, converted=load_kernels)
+    with kernels_ahead(partial(load_kernels, prepared, compiler)) as begin:
+        candidate = quantize_cases(prepared, converted=begin)
     return compile_quantized(candidate, compiler)
 
 

@@ -43,9 +43,10 @@ INT16_STAGE = "choosing int16"
 FAST_SAMPLES = 16
 """Number of samples against which ``fast`` rounds weights and corrects biases."""
 
-Converted = Callable[[Graph], object]
-"""Called with the int8 graph before its weights are rounded against samples, which takes long.
-After that only the values of Constants differ, and a layer without a bias may have one."""
+Converted = Callable[[Graph, Decisions], object]
+"""Called with the int8 graph before its weights are rounded against samples, which takes long, and
+with the decisions that led to it.  After that only the values of Constants differ, and a layer
+without a bias may have one."""
 
 
 def quantize(
@@ -162,7 +163,7 @@ class Quantizer:
         if not samples or not (config.recovery or is_compared):
             return Int8Candidate(result, plan)
         if config.recovery and self.converted is not None:
-            self.converted(result)
+            self.converted(result, Decisions.of(plan, result, self.candidate, config))
         variants = enumerate(self._integers(result, plan, samples))
         fitting = {place: feeds for place, feeds in variants if feeds is not None}
         rounded = round_layers(

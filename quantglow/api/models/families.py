@@ -291,11 +291,15 @@ class Built:
         """The graph to compile for a case."""
         if not self.decided or self.is_late or self.bodies:
             return self.origin.graph_at(case)
-        graph = FamilyOrigin(self._reopen(self._made_from), self.decided).graph_at(case)
+        graph = self.exact_graph_at(case)
         decided = (each.graph for each in self.decided.values())
         if importer.may_show_rounding(self._made_from, graph, decided):
             return self.origin.graph_at(case)
         return graph
+
+    def exact_graph_at(self, case: FreeCase) -> Graph:
+        """The graph of a case by the weights of the model, not by those of its file."""
+        return FamilyOrigin(self._reopen(self._made_from), self.decided).graph_at(case)
 
     @cached_property
     def origin(self) -> FamilyOrigin:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quantglow.api.models.families import Built, graph_case, open_family
 from quantglow.importer.onnx import ExternalLoop, LateLoop, Source
 from quantglow.importer.onnx.nodes.values import graph_dtype
-from quantglow.ir.graph.family import Case, LateResults
+from quantglow.ir.graph.family import Case, FreeCase, LateResults
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ort.session import Session, open_session
@@ -17,7 +17,8 @@ from quantglow.runtime.hybrid.loop import Bodies, BodyShapes, CompiledLoop
 from quantglow.runtime.hybrid.loop_driver import LoopBodies, LoopDriver, OpenedLoop
 from quantglow.runtime.hybrid.trips import TripSession
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes, Opened
+from quantglow.runtime.shapes.general import general_program
 from quantglow.runtime.shapes.specializations import (
     Fallback,
     ModelPrograms,
@@ -40,27 +41,51 @@ def build_programs(
     ``case``: that of the graph, by default that of its inputs.  ``fallback`` runs what cannot be
     compiled.  Raises the errors of the compiler.
     """
-    if graph is not None and not built.is_late:
-        first = Specialisation(graph, compiler.compile(graph), case)
-        # The model declares more of late results than the graph tells.
-        if built.family.is_single and built.family.late_results is LateResults.REFUSED:
-            return OneShape(first, compiler)
-    programs = free_programs(built, compiler, fallback)
-    if graph is not None and built.is_late:
-        programs.prepare(replace(case or graph_case(graph, ()), late=()))
-    elif graph is not None:
-        programs.add(first)
+    # The model declares more of late results than the graph tells.
+    is_single = built.family.is_single and built.family.late_results is LateResults.REFUSED
+    if graph is not None and is_single:
+        return OneShape(Specialisation(graph, compiler.compile(graph), case), compiler)
+    if graph is None:
+        return free_programs(built, compiler, fallback)
+    opened = case or graph_case(graph, ())
+    if built.is_late:
+        programs = free_programs(built, compiler, fallback)
+        programs.prepare(replace(opened, late=()))
+    else:
+        programs = free_programs(built, compiler, fallback, Opened(graph, opened))
+        programs.compile_opened(opened)
     return programs
+
+
+def load_first_kernels(
+    built: Built, compiler: Compiler, graph: Graph, case: Case, check: Callable[[], object]
+) -> None:
+    """Compile the kernels of the first program of ``build_programs``, whatever its weights.
+
+    ``check`` is called before each kernel; its error ends the work.
+    """
+
+    def graph_at(free: FreeCase) -> Graph:
+        return graph if free == case else built.exact_graph_at(free)
+
+    program = None
+    if not (built.family.is_single or built.is_late):
+        program = general_program(built.family.signature, case, graph_at, compiler)
+    if program is None:
+        compiler.load_kernels(graph, check)
+    else:
+        program.load_kernels(check)
 
 
 def free_programs(
     built: Built,
     compiler: Compiler,
     fallback: Fallback | None = None,
+    opened: Opened | None = None,
     most_values: int = MOST_VALUES,
 ) -> FreeShapes:
-    """The programs of a model, compiled on first use; ``most_values``: those for values of inputs
-    at the same shapes.
+    """The programs of a model, compiled on first use; ``opened``: the graph of a case that is
+    known, ``most_values``: those for values of inputs at the same shapes.
 
     Loops of models in which nodes decide sizes have a driver.
     """
@@ -73,7 +98,7 @@ def free_programs(
         fallback,
         built.freedom,
         family.deciding,
-        built.opened,
+        opened or built.opened,
         is_late=built.is_late,
         inner=loops.served,
         most_values=most_values,

@@ -161,6 +161,11 @@ class PartPrograms(FreeShapes):
     """Programs for all shapes of a model in parts, none of which has a graph."""
 
     @property
+    def is_empty(self) -> bool:
+        """True: no program has a graph to show."""
+        return True
+
+    @property
     def first(self) -> NoReturn:
         """Raise ``OptionError``: there is no program of the whole model."""
         raise OptionError(NO_GRAPH)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.api.models.families import Built, results_of_loops
+from quantglow.api.models.families import Built, Decided, results_of_loops
 from quantglow.api.models.other_ways import OtherWays, WholeModel
-from quantglow.api.models.programs import build_programs
-from quantglow.api.pipeline.quantization import QuantizedCases
+from quantglow.api.models.programs import build_programs, load_first_kernels
+from quantglow.api.pipeline.quantization import Prepared, QuantizedCases
 from quantglow.evaluation import layers as verification
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, LayerAccuracy
 from quantglow.evaluation.baselines.latency import latency_beside_float
@@ -24,6 +24,7 @@ from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_only, leaving
 from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.decisions import Decisions
 from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel, Reporter
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
@@ -118,6 +119,20 @@ def compile_cases(quantized: QuantizedCases, compiler: Compiler) -> ModelProgram
 
     whole = FallbackOnUse(other_ways, compiler, exact)
     return build_programs(built, compiler, whole, quantized.main.graph, calibrated.case)
+
+
+def load_kernels(
+    prepared: Prepared,
+    compiler: Compiler,
+    graph: Graph,
+    decisions: Decisions,
+    check: Callable[[], object],
+) -> None:
+    """Compile the kernels of ``compile_cases`` for a graph whose weights are not rounded yet."""
+    calibrated = prepared.calibrated
+    case = calibrated.case
+    built = Built(calibrated.family, {case.values: Decided(decisions, graph, case.late)})
+    load_first_kernels(built, compiler, graph, case, check)
 
 
 def _verification(

@@ -122,6 +122,15 @@ def kernel_symbols(emitted: EmittedProgram) -> tuple[str, ...]:
     return tuple(objects.load_calls(names, kernels))
 
 
+def load_free_kernels(
+    program: Program, order: OrderedPlan, guards: Guards, target: Target, check: Check
+) -> None:
+    """``load_kernels`` for ``compile_free_program``."""
+    emitted = emit_free_program(program, order, target, guards, np.ascontiguousarray)
+    calls = [_check_call(row.kernel, check) for row in emitted.rows]
+    library(target).load_texts(call.ir for call in calls)
+
+
 def load_kernels(program: Program, target: Target, check: Check) -> None:
     """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
     program with other constants.  ``check`` is called before each; it may raise.

@@ -354,8 +354,9 @@ def _core_name(cpu: int) -> str:
 
 
 @contextmanager
-def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
-    """Function that starts to compile the kernels of a graph, and returns at once.
+def kernels_ahead(load: Callable[..., object]) -> Iterator[Callable[..., object]]:
+    """Function that starts ``load``, which compiles kernels, and returns at once; ``load`` gets its
+    arguments and, as the last one, a check to be called before each kernel.
 
     Weights are not part of a kernel, so it is called as soon as the operators and their types are
     known.  LLVM then has the second core while the first one rounds weights.  Errors are ignored
@@ -373,7 +374,7 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
 
     pool = ThreadPoolExecutor(1, "quantglow-kernels")
     try:
-        yield lambda graph: submit_task(pool, compiler.load_kernels, graph, check)
+        yield lambda *arguments: submit_task(pool, load, *arguments, check)
         pool.shutdown()
     except BaseException:
         ended.set()
@@ -382,5 +383,5 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
         pool.shutdown()
 
 
-def _nothing(graph: Graph) -> None:
+def _nothing(*arguments: object) -> None:
     """A single core gains nothing."""

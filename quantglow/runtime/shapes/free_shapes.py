@@ -1,8 +1,8 @@
 """Programs of a model with free dimensions: for all shapes, or one for each case of its inputs.
 
-The first combination of input shapes gets a program of its own.  The second one, or the first of a
-model from a file, gets a program for all shapes (``general``), which serves further ones where its
-guards hold; where none serves a combination, it is compiled on first use.  If shapes or branches
+The first combination of input shapes gets a program for all shapes (``general``), which serves
+further ones where its guards hold; where none serves a combination, it is compiled on first use.
+So is the graph of a file that has none for all shapes: it needs no import.  If shapes or branches
 depend on the values of small inputs (a sampling rate), these belong to the case, too; after
 ``MOST_VALUES`` of them at the same shapes, one program serves all further values, with onnxruntime
 at the operators that they decide.
@@ -147,10 +147,9 @@ class FreeShapes(Concise):
 
     @property
     def first(self) -> Served:
-        """The first program that is a shape's own; for a model from a file, that of its graph."""
+        """The first program that was made; for a model from a file, that of its graph."""
         if self._cache.first is None and self.opened.case is not None:
-            build = self.compiler.compile(self.opened.graph)
-            self.add(Specialisation(self.opened.graph, build, self.opened.case))
+            self.compile_opened(self.opened.case)
         if (first := self._cache.first) is None:
             raise InputError(
                 "the model leaves dimensions free and was not run yet, so there is no program to "
@@ -250,11 +249,14 @@ class FreeShapes(Concise):
         """The program of a case, compiled if it is new."""
         return self._at(case)
 
-    def add(self, specialization: Specialisation) -> None:
-        """Keep a program that was compiled elsewhere."""
-        self._arrays.graph(specialization.graph)
+    def compile_opened(self, case: Case) -> None:
+        """Compile the program of the case of ``opened``.  Raises the errors of the compiler."""
+        graph = self.opened.graph
+        served: Served | None = self._served_shapes(case, may_plan=True)
+        if served is None:
+            served = Specialisation(graph, self.compiler.compile(graph), case)
         with self._lock:
-            self._keep(served_case(specialization), specialization)
+            self._keep(case, served)
 
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled if it is new: now, or in a thread while
@@ -379,8 +381,7 @@ class FreeShapes(Concise):
                 return stored
             if (served := self._served_shapes(case, may_plan=True)) is not None:
                 return served
-            is_opened = case == self.opened.case
-            graph = self.opened.graph if is_opened else self.shared_graph_at(case)
+            graph = self.shared_graph_at(case)
             if graph.has_free_sizes:
                 return self._at_late(case, self.late.executable(case, graph))
             build = self.compiler.compile(graph)
@@ -422,24 +423,28 @@ class FreeShapes(Concise):
     @cached_property
     def generals(self) -> GeneralPrograms:
         """The programs for all shapes."""
+        if self.opened.case is not None:
+            self._arrays.graph(self.opened.graph)
         graphs = list(self.opened.general)
         return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, graphs)
 
     def shared_graph_at(self, case: FreeCase) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
+        if case == self.opened.case:
+            return self.opened.graph
         with debug.time_stage("graph of shapes"):
             return self._arrays.graph(self.graph_at(case))
 
     def _served_shapes(self, case: Case, may_plan: bool = False) -> AtCase | None:
-        """The program of a case by one for all shapes, which is made if it may be and if this is
-        not the first case of a model that comes from no file; None where none serves it.
+        """The program of a case by one for all shapes, which is made if it may be; None where none
+        serves it, for the graph of a file, and where its graph may show that sizes are late.
         """
-        if (self._cache.first is None and not self.opened.general) or self.late.programs:
+        is_of_file = bool(self.identity) and case == self.opened.case
+        is_unknown = self.is_late and self._cache.first is None
+        if ((is_of_file or is_unknown) and not self.opened.general) or self.late.programs:
             return None
-        executable = self.generals.executable(case, self._piece, may_plan)
-        if executable is None:
+        if (build := self.generals.build(case, self._piece, may_plan)) is None:
             return None
-        build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
         return AtCase(self.signature, self.shared_graph_at, build, case, is_general=True)
 
     @cached_property

@@ -8,7 +8,7 @@ axes of 1 change the structure of a program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from quantglow.ir.graph.family import Case, FreeCase
@@ -19,7 +19,7 @@ from quantglow.ir.symbolic.expression import Values, symbol
 from quantglow.ir.symbolic.guards import Conditions, Guards
 from quantglow.ir.symbolic.size import size, symbols
 from quantglow.ir.types import ElementType
-from quantglow.memory.plans import pieces_for
+from quantglow.memory.plans import Planning, pieces_for
 from quantglow.ort.fallback import FallbackNode
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import GROWTH, LoadedProgram
@@ -35,6 +35,7 @@ from quantglow.runtime.programs.symbolic_graphs import (
 from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
 from quantglow.support import debug
 from quantglow.support.classes import Concise, cached_property
+from quantglow.transforms.partition import Segment
 from quantglow.transforms.program.copy_elision import Donation
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class GeneralProgram(Concise):
     """A program for all shapes that fit the template of its ``source``, where its guards hold.
 
     ``plan``: what is known before there is code.  ``make`` plans it, if its plan was read.
-    ``key``: that of the stored program, None if it is not kept.
+    ``key``: that of the stored program, None if it is not kept.  ``seconds``: the time of each
+    stage of the compiler.
     """
 
     source: SymbolicGraph
@@ -81,6 +83,7 @@ class GeneralProgram(Concise):
     make: Callable[[], BuiltPlan]
     compiler: Compiler
     key: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def lowered(self) -> BuiltPlan:
@@ -93,13 +96,16 @@ class GeneralProgram(Concise):
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         store, key = ProgramStore(), self.key
-        if key and (stored := store.program(key, target, threads, conditions_from, GROWTH)):
+        with debug.time_stage("read program", spent := dict[str, float]()):
+            stored = key and store.program(key, target, threads, conditions_from, GROWTH)
+        if stored:
+            self.seconds.update(spent)
             return GeneralCode(*stored)
         # Only here: a process that finds its programs on disk generates no code.
         from quantglow.runtime.native.compilation import compile_free_program
 
         lowered = self.lowered
-        with debug.time_stage("general program"):
+        with debug.time_stage("generate code", self.seconds):
             loaded = compile_free_program(
                 lowered.planned.program,
                 lowered.order,
@@ -112,6 +118,18 @@ class GeneralProgram(Concise):
         if key:
             store.keep(key, loaded, lowered.guards.conditions().to_json())
         return GeneralCode(loaded, lowered.guards)
+
+    def load_kernels(self, check: Callable[[], object]) -> None:
+        """Compile the kernels that ``code`` of such a program needs, whatever its weights.
+
+        ``check`` is called before each kernel; its error ends the work.
+        """
+        from quantglow.runtime.native.compilation import load_free_kernels
+
+        lowered, target = self.lowered, self.compiler.target
+        assert target is not None
+        parts = lowered.planned.program, lowered.order, lowered.guards
+        load_free_kernels(*parts, target, check)
 
     @property
     def loaded(self) -> LoadedProgram:
@@ -148,6 +166,16 @@ class GeneralProgram(Concise):
     def ends_at(self, values: Values) -> Ends:
         """The types of inputs and outputs."""
         return self.plan.ends_at(values)
+
+    @property
+    def plannings(self) -> tuple[Planning, ...]:
+        """Its plan at the hints."""
+        return (Planning(self.plan.figures, lambda: self.lowered.planned),)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """None: it is one program."""
+        return ()
 
     @property
     def fallback(self) -> tuple[FallbackNode, ...]:
@@ -247,8 +275,10 @@ def plan_program_for(
     from quantglow.runtime.shapes.general_planning import plan_general
 
     donations = () if donated is None else donated.at(guards)
-    program, plan = plan_general(graph, guards, compiler.target, donations, compiler.schedule)
-    return GeneralProgram(source, plan, lambda: program, compiler)
+    seconds = dict[str, float]()
+    settings = compiler.target, donations, compiler.schedule, seconds
+    program, plan = plan_general(graph, guards, *settings)
+    return GeneralProgram(source, plan, lambda: program, compiler, seconds=seconds)
 
 
 def load_program(

@@ -39,10 +39,11 @@ def plan_general(
     target: Target | None,
     donations: Sequence[Donation],
     schedule: str,
+    seconds: dict[str, float],
 ) -> tuple[BuiltPlan, GeneralPlan]:
     """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
     with debug.time_stage("general plan"):
-        lowered = plan_program(graph, target, donations=donations, schedule=schedule)
+        lowered = plan_program(graph, target, seconds, donations=donations, schedule=schedule)
         result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
     return result, _to_plan(result)
 
@@ -62,4 +63,5 @@ def _to_plan(source: BuiltPlan) -> GeneralPlan:
     buffers = tuple(map(position, source.order.nbytes))
     inputs, outputs = ends(graph.inputs), ends(node for _, node in graph.outputs)
     memory = (traffic.weights, moved, buffers, source.order.arena)
-    return GeneralPlan(source.guards, sizes.program(), *memory, inputs, outputs)
+    figures = source.planned.figures
+    return GeneralPlan(source.guards, sizes.program(), *memory, inputs, outputs, figures)

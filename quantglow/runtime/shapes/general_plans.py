@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from quantglow.ir.symbolic.expression import Values
@@ -11,7 +11,7 @@ from quantglow.ir.symbolic.guards import Conditions, Guards
 from quantglow.ir.symbolic.straight_line import StraightLine
 from quantglow.ir.types import DType, TensorType
 from quantglow.memory.planner import ArenaOrder
-from quantglow.memory.plans import Traffic
+from quantglow.memory.plans import PlanFigures, Traffic
 from quantglow.support.classes import Concise
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
@@ -28,6 +28,7 @@ class GeneralPlan(Concise):
     weights   bytes of all constants
     moved     of all other values
     buffers   of each buffer of the arena, which lie in this ``order``
+    figures   of the memory at the hints
     """
 
     guards: Guards | Conditions
@@ -38,6 +39,7 @@ class GeneralPlan(Concise):
     order: ArenaOrder
     inputs: EndSizes
     outputs: EndSizes
+    figures: PlanFigures
 
     def traffic_at(self, values: Values) -> Traffic:
         """The traffic of a run at these sizes."""
@@ -66,6 +68,7 @@ class GeneralPlan(Concise):
             "below": self.order.below,
             "inputs": self.inputs,
             "outputs": self.outputs,
+            "figures": astuple(self.figures),
         }
 
     @staticmethod
@@ -87,6 +90,7 @@ class GeneralPlan(Concise):
             ArenaOrder(below),
             _ends_from(data["inputs"], size),
             _ends_from(data["outputs"], size),
+            PlanFigures(*map(int, data["figures"])),
         )
 
 

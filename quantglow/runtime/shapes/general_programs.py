@@ -15,7 +15,7 @@ from quantglow.ir.symbolic.guards import Guards
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.program_table import Kind
 from quantglow.runtime.native.sequences import BatchedExecutable
-from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.build import Build, Compiler
 from quantglow.runtime.programs.symbolic_graphs import (
     SymbolicGraph,
     Template,
@@ -69,10 +69,11 @@ class GeneralPrograms(Concise):
         """The programs, the oldest first."""
         return iter(list(self._programs))
 
-    def executable(
+    def build(
         self, case: Case, compile_piece: Callable[[Case], Executable], may_plan: bool
-    ) -> Executable | None:
-        """The executable of a case; None where no general program serves it.
+    ) -> Build | None:
+        """The executable of a case and the facts of its program; None where no general program
+        serves it.
 
         ``compile_piece`` gives that of a piece of the batch that none serves; ``may_plan``: a
         program is made if none is there.
@@ -86,22 +87,30 @@ class GeneralPrograms(Concise):
             return None
         pieces = program.pieces_at(values)
         if pieces == 1:
-            code = self._code(case, may_plan)
-            if isinstance(code, LlvmExecutable):
-                return code if self._takes(case, code.inputs) else None
-            if code is None:
+            served = self._code(case, may_plan)
+            if served is None:
                 return None
-            return Retried(code, partial(self._compile_apart, case))
+            program, code = served
+            if not isinstance(code, LlvmExecutable):
+                return self._build(program, Retried(code, partial(self._compile_apart, case)))
+            return self._build(program, code) if self._takes(case, code.inputs) else None
         shapes = {name: (shape[0] // pieces, *shape[1:]) for name, shape in case.shapes}
         part = Case.of(shapes, case.value_map)
-        piece: Executable | None = self._code(part, True) or compile_piece(part)
+        by_all = self._code(part, True)
+        piece = compile_piece(part) if by_all is None else by_all[1]
         if not isinstance(piece, LlvmExecutable):
             return None
         try:
-            return BatchedExecutable(piece, pieces, *program.ends_at(values))
+            batched = BatchedExecutable(piece, pieces, *program.ends_at(values))
         except BackendError as error:  # one row may have a graph of its own, as behind a Squeeze
             debug.log(1, f"no pieces of {case}: {error}")
             return None
+        return self._build(program if by_all is None else by_all[0], batched)
+
+    def _build(self, program: ForAll, executable: Executable) -> Build:
+        """An executable with the plans of its program, which are those at its hints."""
+        facts = self.compiler.name, self.compiler.num_threads, program.seconds, program.segments
+        return Build(executable, program.plannings, *facts)
 
     def _takes(self, case: Case, inputs: Mapping[str, Kind]) -> bool:
         """Whether a program reads the arrays of a case: in a file that was altered, its text may
@@ -125,14 +134,15 @@ class GeneralPrograms(Concise):
             if (values := program.values_at(case)) is not None:
                 yield program, values
 
-    def _code(self, case: Case, may_plan: bool) -> Executable | None:
-        """The code of a program that serves a case, made if it is not there yet."""
+    def _code(self, case: Case, may_plan: bool) -> tuple[ForAll, Executable] | None:
+        """A program that serves a case, and its code, made if it is not there yet."""
         with self._lock:
             for program, values in list(self._fitting(case)):
                 if (code := self._compile(program, values)) is not None:
-                    return code
+                    return program, code
             planned = self._planned(case) if may_plan else None
-            return None if planned is None else self._compile(*planned)
+            code = None if planned is None else self._compile(*planned)
+            return None if planned is None or code is None else (planned[0], code)
 
     def _compile(self, program: ForAll, values: Values) -> Executable | None:
         with self._refusing(program.source.template):

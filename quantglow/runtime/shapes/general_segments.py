@@ -68,7 +68,7 @@ class SegmentedProgram(Concise):
 
     ``plans``: None for segments of drivers, for those without free sizes, and for those that a
     backend compiles at each size.  ``pinned``: the shapes of results of late sizes for which it was
-    made; sizes of 0 and 1 are fixed.
+    made; sizes of 0 and 1 are fixed.  ``seconds``: the time of each stage of the compiler.
     """
 
     source: SymbolicGraph
@@ -78,6 +78,7 @@ class SegmentedProgram(Concise):
     segments: tuple[Segment, ...]
     plans: tuple[Planned | None, ...]
     pinned: Shapes = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     _bindings: dict[tuple[int, ...], CompiledSegment] = field(default_factory=dict)
 
     @cached_property
@@ -111,7 +112,7 @@ class SegmentedProgram(Concise):
 
         Raises ``UnsupportedOpError`` where a guard is about a size that nothing gives.
         """
-        with debug.time_stage("general segments"):
+        with debug.time_stage("generate code", self.seconds):
             parts = zip(self.segments, self.plans, self._symbols, strict=True)
             executables = tuple(starmap(self._compile, parts))
         *_, symbols = self.symbols_before
@@ -332,20 +333,22 @@ def cut_program(
     """The program of a graph in segments, planned for its hints; see there for ``pinned``."""
     backend = compiler.backend
     segments = partition(graph, compiler.executors(backend), branches)
+    seconds = dict[str, float]()
     with debug.time_stage("general plan"):
         plans = tuple(
-            _plan(s, compiler)
+            _plan(s, compiler, seconds)
             if s.backend is backend and s.graph.symbols and compiler.target is not None
             else None
             for s in segments
         )
-    return SegmentedProgram(source, graph, guards, compiler, segments, plans, pinned or {})
+    parts = graph, guards, compiler, segments, plans, pinned or {}, seconds
+    return SegmentedProgram(source, *parts)
 
 
-def _plan(segment: Segment, compiler: Compiler) -> Planned:
+def _plan(segment: Segment, compiler: Compiler, seconds: dict[str, float]) -> Planned:
     from quantglow.memory.planning import plan_program
 
-    planned = plan_program(segment.graph, compiler.target, schedule=compiler.schedule)
+    planned = plan_program(segment.graph, compiler.target, seconds, schedule=compiler.schedule)
     return planned, OrderedPlan.of(planned.program, planned.plan)
 
 

@@ -36,8 +36,8 @@ Check = Callable[[], None]
 class KeptPrograms:
     """Programs by their cases, the last used one last; used under the lock of the owner.
 
-    ``first`` is the first program that serves one case only, and always stays; ``opened``: the only
-    case whose program may be that, for a model whose file has the graph of a case.
+    ``first`` is the first program, and always stays; ``opened``: the only case whose program may be
+    that, for a model whose file has the graph of a case.
     """
 
     most_values: int
@@ -64,25 +64,26 @@ class KeptPrograms:
 
     def add(self, case: Case, served: Served) -> list[Case]:
         """Keep a program; the cases whose programs are dropped for it."""
-        if self.first is None and self.opened in (None, case) and not served.is_general:
+        if self.first is None and self.opened in (None, case):
             self.first = served
         self.programs.pop(case, None)
         self.programs[case] = served  # the last one
-        total = sum(_build_nbytes(each.build) for each in self.programs.values())
+        total = sum(map(_own_nbytes, self.programs.values()))
         dropped = []
         for old in list(self.programs):
             if len(self.programs) <= self.most_programs and total <= self.most_nbytes:
                 break
             if old != case and self.programs[old] is not self.first:
-                total -= _build_nbytes(self.programs.pop(old).build)
+                total -= _own_nbytes(self.programs.pop(old))
                 dropped.append(old)
         return dropped
 
 
-def _build_nbytes(build: Build) -> int:
-    """Size in bytes of a program beside the constants that it shares; the programs of the parts of
-    a model are kept and counted apart."""
-    return 0 if build.is_part else sum(plan.figures.peak_nbytes for plan in build.plans)
+def _own_nbytes(served: Served) -> int:
+    """Size in bytes of a program beside what it shares with others; the programs of the parts of a
+    model are kept and counted apart."""
+    plans = () if served.is_general or served.build.is_part else served.build.plans
+    return sum(plan.figures.peak_nbytes for plan in plans)
 
 
 @dataclass(eq=False)

@@ -20,6 +20,7 @@ from quantglow.runtime.native import compilation
 from quantglow.runtime.programs import build as precompile
 from quantglow.runtime.programs.build import Compiler, kernels_ahead
 from quantglow.support.errors import BackendError
+from tests.support.free_network import SHAPES, free_model, image
 from tests.support.small_network import small_model, small_samples
 
 Threads = list[str]
@@ -31,22 +32,24 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
     collected: Threads = []
     asking = [""]
     libraries: dict[Any, KernelLibrary] = {}
-    compiled, load_calls = KernelLibrary.compile, KernelLibrary.load_calls
+    compiled, load_texts = KernelLibrary.compile, KernelLibrary.load_texts
 
     def library(target: Any) -> KernelLibrary:
         return libraries.setdefault(target, KernelLibrary(target, ObjectCache(tmp_path)))
 
-    def loading(self: KernelLibrary, *arguments: Any) -> list[str]:
-        asking[0] = threading.current_thread().name
-        return load_calls(self, *arguments)
+    def loading(self: KernelLibrary, *arguments: Any, **options: Any) -> list[str]:
+        if self in libraries.values():
+            asking[0] = threading.current_thread().name
+        return load_texts(self, *arguments, **options)
 
     def recorded(self: KernelLibrary, text: str) -> bytes:
-        collected.append(asking[0])
+        if self in libraries.values():
+            collected.append(asking[0])
         return compiled(self, text)
 
     monkeypatch.setattr("quantglow.runtime.native.compilation.library", library)
     monkeypatch.setattr(KernelLibrary, "compile", recorded)
-    monkeypatch.setattr(KernelLibrary, "load_calls", loading)
+    monkeypatch.setattr(KernelLibrary, "load_texts", loading)
     monkeypatch.setattr(precompile, "available_cores", lambda: 2)
     return collected
 
@@ -59,6 +62,15 @@ def test_all_kernels_are_compiled_beside_the_rounding_of_weights(compiling: Thre
     np.testing.assert_allclose(
         compiled.run(None, feeds)[0], interpret(compiled.graph, feeds)[0], 1e-5
     )
+
+
+def test_kernels_for_all_shapes_are_compiled_beside_the_rounding_of_weights(
+    compiling: Threads,
+) -> None:
+    data = [image(SHAPES[0], seed) for seed in range(4)]
+    compiled: Any = qg.quantize_and_compile(free_model(), data, num_threads=1, verify=False)
+    assert [each.program for each in compiled.report.programs] == ["for all shapes"]
+    assert compiling and all(name.startswith("quantglow-kernels") for name in compiling)
 
 
 def test_with_one_core_nothing_runs_beside(
@@ -104,7 +116,7 @@ def test_an_error_beside_drops_the_kernels_that_wait(monkeypatch: pytest.MonkeyP
     compiler, graph = Compiler.of("native"), qg.import_model(small_model())
 
     def interrupted() -> None:
-        with kernels_ahead(compiler) as load:
+        with kernels_ahead(compiler.load_kernels) as load:
             load(graph)
             begun.wait()
             raise KeyboardInterrupt

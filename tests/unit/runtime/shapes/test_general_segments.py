@@ -78,7 +78,7 @@ def test_sizes_are_operands_of_a_segment() -> None:
         x = {"x": image((1, 4, height, width))}
         agrees(compiled, model, x)
     assert served(compiled, x).is_general
-    assert len(compiled.report.programs) == 2
+    assert len(compiled.report.programs) == 1
 
 
 def choosing() -> onnx.ModelProto:
