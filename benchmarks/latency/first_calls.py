@@ -41,6 +41,10 @@ STAGES = {
 """Column -> the stages whose seconds it adds up; LLVM's are those of all threads together."""
 
 
+Later = tuple[int, float, float]
+"""A size, and the seconds of later calls at it: of the program that serves it, and of its own."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """One process."""
@@ -49,7 +53,7 @@ class Timing:
     way: str
     cache: str
     steps: tuple[Step, ...]
-    again: tuple[float, ...]
+    later: tuple[Later, ...]
 
 
 def measure(name: str, ways: Sequence[str], samples: int, threads: int) -> Iterator[Timing]:
@@ -68,13 +72,14 @@ def measure(name: str, ways: Sequence[str], samples: int, threads: int) -> Itera
                 yield Timing(name, way, state, *timed(arguments, cache))
 
 
-def timed(arguments: Iterable[object], cache: Path) -> tuple[tuple[Step, ...], tuple[float, ...]]:
-    """The steps of one process, and the seconds of its second calls."""
+def timed(arguments: Iterable[object], cache: Path) -> tuple[tuple[Step, ...], tuple[Later, ...]]:
+    """The steps of one process, and the seconds of its later calls."""
     command = module_command("latency.first_calls_process", *arguments, time.time())
     pipe, variables = subprocess.PIPE, environment_with(cache)
     done = subprocess.run(command, cwd=ROOT, env=variables, check=True, text=True, stdout=pipe)
     data: dict[str, Any] = json.loads(done.stdout)
-    return tuple(Step(**step) for step in data["steps"]), tuple(data["again"])
+    later = ((int(size), float(ours), float(single)) for size, ours, single in data["later"])
+    return tuple(Step(**step) for step in data["steps"]), tuple(later)
 
 
 def rows(timings: Sequence[Timing]) -> list[str]:
@@ -98,6 +103,25 @@ def _cells(steps: Sequence[Step]) -> list[str]:
     return [steps[0].name, *(f"{each:.2f}" for each in seconds), f"{kernels:.0f}"]
 
 
+def later_rows(timings: Sequence[Timing]) -> list[str]:
+    """Markdown rows: for each network, way and size the medians of later calls, and their ratio."""
+    groups: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for timing in timings:
+        for size, ours, single in timing.later:
+            groups.setdefault((timing.network, timing.way, size), []).append((ours, single))
+    return [
+        f"| {name} | {way} | {size} | {1e3 * median(ours for ours, _ in pairs):.1f} "
+        f"| {1e3 * median(single for _, single in pairs):.1f} "
+        f"| {median(ours / single for ours, single in pairs):.2f} |"
+        for (name, way, size), pairs in groups.items()
+    ]
+
+
+def later_head() -> str:
+    header = ("network", "way", "size", "for all shapes ms", "its own ms", "ratio")
+    return f"| {' | '.join(header)} |\n|{' --- |' * len(header)}"
+
+
 def table_head() -> str:
     header = ("network", "way", "cache", "step", "s", "CPU", *STAGES, "kernels")
     return f"| {' | '.join(header)} |\n|{' --- |' * len(header)}"
@@ -113,7 +137,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table; write ``first_calls.json`` with every round and ``first_calls.md``."""
+    """Print the tables; write ``first_calls.json`` with every round and ``first_calls.md``."""
     print(table_head())
     timings: list[Timing] = []
     for name in options.models:
@@ -124,10 +148,12 @@ def run(options: argparse.Namespace) -> int:
         actual = [timing for one in rounds for timing in one]
         print("\n".join(rows(actual)), flush=True)
         timings += actual
+    steady = "\n".join([later_head(), *later_rows(timings)])
+    print(f"\n{steady}")
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         text = "\n".join([table_head(), *rows(timings)])
-        (options.output / "first_calls.md").write_text(f"{text}\n")
+        (options.output / "first_calls.md").write_text(f"{text}\n\n{steady}\n")
         written = {"environment": environment(), "results": [_to_json(each) for each in timings]}
         (options.output / "first_calls.json").write_text(json.dumps(written, indent=1) + "\n")
     return 0

@@ -11,7 +11,7 @@ from quantglow.support.timeline import COMPILER, span
 
 def timing(cache: str, seconds: float, kernels: int = 0) -> Timing:
     step = Step("40", seconds, 2.0, {"lower": 0.25, "plan": 0.5}, kernels)
-    return Timing("net", "compile", cache, (step,), (0.01,))
+    return Timing("net", "compile", cache, (step,), ((40, 0.01 * seconds, 0.02),))
 
 
 def test_a_row_has_the_median_of_a_step_over_the_rounds() -> None:
@@ -26,6 +26,11 @@ def test_a_row_has_the_median_of_a_step_over_the_rounds() -> None:
 def test_an_empty_and_a_filled_cache_have_rows_of_their_own() -> None:
     lines = first_calls.rows([timing(cache, 1.0) for _ in range(2) for cache in CACHES])
     assert [line.split(" | ")[2] for line in lines] == list(CACHES)
+
+
+def test_later_calls_have_the_median_of_ratios() -> None:
+    (line,) = first_calls.later_rows([timing("empty", seconds) for seconds in (9.0, 1.0, 2.0)])
+    assert line == "| net | compile | 40 | 20.0 | 20.0 | 1.00 |"
 
 
 def test_a_step_counts_the_kernels_that_llvm_compiles_in_it() -> None:

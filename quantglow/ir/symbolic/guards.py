@@ -110,8 +110,8 @@ class Snapshot:
     facts: Facts
 
 
-@dataclass
-class Guards:
+@dataclass(repr=False)
+class Guards(Concise):
     """The guards of one program, by the first place in the code that needed each.
 
     ``hints``: the value of each symbol that decides.  ``guesses``: the hints of symbols whose

@@ -183,8 +183,8 @@ class GeneralProgram(Concise):
         return ()
 
 
-@dataclass(frozen=True, eq=False)
-class GeneralCode:
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneralCode(Concise):
     """A loaded program, and where it serves."""
 
     loaded: LoadedProgram

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from quantglow.codegen.llvm.isa.costs import Core, StepCost
 from quantglow.codegen.llvm.isa.x86.levels import CORES, ICE_LAKE
-from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, all_cycles, choose_tile, fits
+from quantglow.codegen.llvm.kernels.contraction.tiling import (
+    WIDTHS,
+    Tile,
+    all_cycles,
+    choose_tile,
+    choose_tile_of_free_width,
+    fits,
+)
 from quantglow.codegen.llvm.kernels.depthwise.plan import (
     BlockPlan,
     ColumnTaps,
@@ -49,6 +56,25 @@ def test_no_tile_of_two_vectors_is_cheaper_than_the_chosen_one(
     work = height, width, vectors, steps
     other = Tile(1, min(columns, width), 2)
     assert all_cycles(choose_tile(*work, cost), *work, cost) <= all_cycles(other, *work, cost)
+
+
+@given(sizes, st.integers(1, 20), st.integers(1, 300), st.sampled_from(COSTS))
+def test_the_tile_of_a_free_width_is_the_cheapest_over_the_next_widths(
+    width: int, vectors: int, steps: int, cost: StepCost
+) -> None:
+    def cycles(tile: Tile) -> float:
+        widths = range(width, width + WIDTHS)
+        return sum(all_cycles(tile, 1, w, vectors, steps, cost) / w for w in widths)
+
+    tile = choose_tile_of_free_width(width, vectors, steps, cost)
+    assert tile.columns <= width
+    assert cycles(tile) <= cycles(choose_tile(1, width, vectors, steps, cost))
+
+
+@pytest.mark.parametrize("width", [40, 64, 72, 120, 127, 128])
+def test_the_tile_of_a_free_width_is_not_that_of_its_remainder(width: int) -> None:
+    cost = level_target("avx2").dot_product(DType.F32).cost
+    assert choose_tile_of_free_width(width, 48, 384, cost) == Tile(1, 6, 2)
 
 
 @pytest.mark.parametrize(("steps", "most"), [(4, 16), (576, 28)])

@@ -34,7 +34,8 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def compiled() -> Any:
     samples = [image(FIRST, seed) for seed in range(4)]
-    return qg.quantize_and_compile(free_model(), samples, num_threads=1, progress=False)
+    options: dict[str, Any] = {"num_threads": 1, "verify": False, "progress": False}
+    return qg.quantize_and_compile(free_model(), samples, **options)
 
 
 def served(compiled: Any) -> object:

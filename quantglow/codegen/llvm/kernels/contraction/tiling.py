@@ -25,6 +25,8 @@ from quantglow.support.arrays import Array
 
 FAR = 8192
 """Vectors of weights (half a megabyte of the widest) that do not stay near beside images."""
+WIDTHS = 8
+"""Number of widths for which the tile of a free width is chosen."""
 TAIL = 4.0
 """Cycles lost by a tile of another size than most: its branches are predicted less often."""
 
@@ -80,6 +82,20 @@ def choose_tile(height: int, width: int, channel_vectors: int, steps: int, cost:
         if total < best_cycles:
             best, best_cycles = tile, total
     return best
+
+
+@cache
+def choose_tile_of_free_width(width: int, channel_vectors: int, steps: int, cost: StepCost) -> Tile:
+    """The tile with the fewest modeled cycles of a pixel over ``WIDTHS`` widths, from this one on.
+
+    A tile that only saves the remainder of one width would serve all others badly.
+    """
+
+    def cycles_of_pixels(tile: Tile) -> float:
+        widths = range(width, width + WIDTHS)
+        return sum(all_cycles(tile, 1, w, channel_vectors, steps, cost) / w for w in widths)
+
+    return min(candidates(1, width, channel_vectors, cost), key=cycles_of_pixels)
 
 
 def all_cycles(

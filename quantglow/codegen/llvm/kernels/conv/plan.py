@@ -23,7 +23,12 @@ from quantglow.codegen.llvm.kernels.contraction.geometry import (
     panel_steps,
 )
 from quantglow.codegen.llvm.kernels.contraction.results import channel_sums
-from quantglow.codegen.llvm.kernels.contraction.tiling import Tile, candidates, choose_tile
+from quantglow.codegen.llvm.kernels.contraction.tiling import (
+    Tile,
+    candidates,
+    choose_tile,
+    choose_tile_of_free_width,
+)
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Conv
 from quantglow.ir.program.program import Compute
@@ -68,7 +73,10 @@ class ConvPlan:
     @property
     def modeled_tile(self) -> Tile:
         """The tile with the fewest modeled cycles."""
-        return choose_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
+        (height, width), work = self.image_size, (self.vectors, self.total_steps, self.dot.cost)
+        if isinstance(self.geometry.y.width, Size):
+            return choose_tile_of_free_width(width, *work)
+        return choose_tile(height, width, *work)
 
     @property
     def possible_tiles(self) -> list[Tile]:
