@@ -71,10 +71,15 @@ def measure(
             for precision in PRECISIONS:
                 measurement = Measurement(Case(network, threads, batch, precision), runtime)
                 measurements.append(measurement)
-                settings = {"network": network, "threads": threads, "batch": batch}
+                prepared = started(
+                    runtime=f"{runtime} {precision}",
+                    samples=samples,
+                    network=network,
+                    threads=threads,
+                    batch=batch,
+                )
                 try:
-                    name = f"{runtime} {precision}"
-                    worker = stack.enter_context(started(runtime=name, samples=samples, **settings))
+                    worker = stack.enter_context(prepared)
                     measurement.prepare_seconds = worker.prepare_seconds
                     measurement.compile_seconds = worker.compile_seconds
                     workers.append((worker, measurement))
