@@ -94,8 +94,13 @@ def report(session: Any) -> SessionReport:
             f"report takes an onnxruntime.InferenceSession, not {type(session).__name__}. Remedy: "
             "pass the session that the package has made."
         )
-    record = record_of(session)
-    if record is None or not record.claims or PROVIDER not in session.get_providers():
+    record, has_provider = record_of(session), PROVIDER in session.get_providers()
+    if has_provider and (record is None or not record.claims):
+        raise OptionError(
+            "the session's model was stored with its code, and what runs where was decided then. "
+            "Remedy: report on the session that stored it."
+        )
+    if record is None or not has_provider:
         raise OptionError(
             f"the session runs without {PROVIDER}: it has {', '.join(session.get_providers())}. "
             "Remedy: onnxruntime_ep_quantglow.register(), and its name first in providers; or "

@@ -390,7 +390,7 @@ class Built:
         (values, main), *_ = (self.decided or {}).items()
         try:
             graph = family.graph_at(replace(graph_case(main.graph, values), late=main.late))
-            return _is_alike(self._stripped(main.decisions.apply(graph)), self._graphs[0])
+            return is_alike(self._stripped(main.decisions.apply(graph)), self._graphs[0])
         except QuantglowError:
             return False
 
@@ -401,7 +401,7 @@ def graph_case(graph: Graph, values: CaseValues) -> Case:
     return replace(Case.of(shapes), values=values)
 
 
-def _is_alike(one: Graph, other: Graph) -> bool:
+def is_alike(one: Graph, other: Graph) -> bool:
     """Whether two graphs compute the same with the same constants, whatever they come from."""
     texts = [print_graph(replace(graph, source_hash="")) for graph in (one, other)]
     arrays = [text_constants(graph) for graph in (one, other)]

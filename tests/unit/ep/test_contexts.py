@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from quantglow import ep
+from quantglow.support.errors import OptionError
 from tests.support import plug_in
 
 MODEL = str(Path(__file__).parents[3] / "datasets" / "mnist_cnn_nncf.onnx")
@@ -94,6 +95,13 @@ def test_a_stored_model_computes_the_same_without_compiling(
     after = ep.counts()
     assert after["compiles"] == before["compiles"]
     assert after["python"] == before["python"]
+
+
+def test_a_report_on_a_stored_model_says_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "stored.onnx"
+    assert "1 part" in str(ep.report(written(MODEL, path)))
+    with pytest.raises(OptionError, match=r"stored with its code.*Remedy: report on the session"):
+        ep.report(opened(str(path)))
 
 
 @pytest.mark.parametrize("is_embedded", [True, False])
