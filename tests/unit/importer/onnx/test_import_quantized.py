@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
 from quantglow.export.onnx.model import export_onnx
@@ -279,3 +280,36 @@ def test_constants_beyond_32_bits_are_saturated(point: int) -> None:
     np.testing.assert_array_equal(q, [[-128, 127, 127, -128, 50 + point, point]])
     for one, other in zip((y, q), by_onnxruntime(model, {"x": x}), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("element", ["INT8", "UINT8", "INT16", "UINT16", "INT32", "INT4", "UINT4"])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("has_points", [False, True])
+def test_known_integers_have_the_real_numbers_of_onnx(
+    element: str, axis: int | None, has_points: bool
+) -> None:
+    """Where a formula gives them, too."""
+    rng, onnx_type = np.random.default_rng(0), getattr(TensorProto, element)
+    dtype = helper.tensor_dtype_to_np_dtype(onnx_type)
+    bits = int("".join(filter(str.isdigit, element)))
+    low = 0 if element.startswith("U") else -(2 ** (bits - 1))
+    codes = rng.integers(low, low + 2**bits, (3, 5)).astype(dtype)
+    sizes = () if axis is None else (codes.shape[axis],)
+    scales = rng.uniform(0.001, 2, sizes).astype(np.float32)
+    points = rng.integers(low, low + 2**bits, sizes)
+    points = np.asarray(points * (element != "INT32")).astype(dtype)
+    operands = {"codes": codes, "scales": scales, **({"points": points} if has_points else {})}
+    attributes = {} if axis is None else {"axis": axis}
+    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    graph = helper.make_graph(
+        [helper.make_node("DequantizeLinear", list(operands), ["y"], **attributes)],
+        "g",
+        [],
+        [end],
+        [numpy_helper.from_array(array, name) for name, array in operands.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (expected,) = ReferenceEvaluator(model).run(None, {})
+    ((_, actual),) = qg.import_model(model).outputs
+    assert isinstance(actual, Constant)
+    np.testing.assert_array_equal(actual.value, expected)

@@ -190,13 +190,7 @@ def _reinterpret(value: IntegerValue, element: ElementType, offset: int, call: C
 
 def code(call: Call, value: KnownValue) -> KnownValue:
     """DequantizeLinear of known integers: of any ONNX type, blocked too, at least as floats."""
-    names = [name for name in call.proto.input if name]
-    operands = {name: call.scope.values[name] for name in names}
-    proto = onnx.NodeProto()
-    proto.CopyFrom(call.proto)
-    proto.domain = ""  # the standard domain has the same operator
-    (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
-    block = call.integer("block_size", 0)
+    folded, block = _reals(call, value), call.integer("block_size", 0)
     packed = _expand_blocks(call, value, folded, block) if block else None
     if packed is not None or value.onnx_type not in CONSTANT_STORED:
         return packed or folded
@@ -216,6 +210,30 @@ def code(call: Call, value: KnownValue) -> KnownValue:
     return Coded(
         folded.name, folded.array, codes.astype(dtype.numpy), spread[0], spread[1] - offset
     )
+
+
+def _reals(call: Call, value: KnownValue) -> KnownValue:
+    """The real numbers of known integers: by a formula where it is plain, as for most weights, else
+    by ONNX's evaluator, which takes long."""
+    codes, scales, axis = value.array, call.array(1, "scale"), _channel_axis(call, value.array.ndim)
+    points = call.array(2, "zero point") if call.has(2) else np.zeros(scales.shape, codes.dtype)
+    is_standard = value.onnx_type in CONSTANT_STORED and not call.integer("output_dtype", 0)
+    is_exact = codes.dtype == points.dtype and (codes.dtype != np.int32 or not points.any())
+    is_layout = not scales.ndim or (axis >= 0 and scales.shape == codes.shape[axis : axis + 1])
+    has_floats = scales.dtype == np.float32 and points.shape == scales.shape
+    if is_standard and is_exact and is_layout and has_floats:
+        scales, points = (spread_along(a, codes.shape, axis) for a in (scales, points))
+        array = (codes.astype(np.int32) - points.astype(np.int32)).astype(np.float32) * scales
+        reals = KnownValue(call.proto.output[0], array)
+        call.scope.meter.count(reals.name, reals.shape, array.itemsize)
+        return reals
+    names = [name for name in call.proto.input if name]
+    operands = {name: call.scope.values[name] for name in names}
+    proto = onnx.NodeProto()
+    proto.CopyFrom(call.proto)
+    proto.domain = ""  # the standard domain has the same operator
+    (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
+    return folded
 
 
 CODES: dict[int, tuple[int, int]] = {
