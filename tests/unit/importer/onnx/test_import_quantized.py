@@ -288,7 +288,7 @@ def test_constants_beyond_32_bits_are_saturated(point: int) -> None:
 def test_known_integers_have_the_real_numbers_of_onnx(
     element: str, axis: int | None, has_points: bool
 ) -> None:
-    """Where a formula gives them, too."""
+    """A formula gives them where it is plain, else the evaluator."""
     rng, onnx_type = np.random.default_rng(0), getattr(TensorProto, element)
     dtype = helper.tensor_dtype_to_np_dtype(onnx_type)
     bits = int("".join(filter(str.isdigit, element)))
