@@ -25,8 +25,7 @@ from pathlib import Path
 import onnx
 
 from quantglow.codegen.llvm.cache import ObjectCache, cache_folder
-from quantglow.codegen.llvm.machine import host
-from quantglow.codegen.llvm.targets import ALL
+from quantglow.codegen.llvm.targets import own_choice
 from quantglow.export.bundle import BundleCode, BundledModel, build_contents
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.contents import Contents
@@ -48,9 +47,6 @@ ID_NBYTES = 32
 MACHINE_NBYTES = 64
 """Room for the name of the machine, with a 0 at its end."""
 
-FAMILIES = {"x86_64": f"x86-64{ALL}", "aarch64": f"aarch64{ALL}"}
-"""Processors whose levels are all in one library."""
-
 ENDING = ".qgctx"
 """End of the names of files beside models."""
 
@@ -68,7 +64,7 @@ def context_of(model: CompiledModel | None, shapes: Sequence[Shapes], machine: s
         )
     signature = model.specialisations.signature
     _check_plain(signature)
-    target = FAMILIES.get(host().triple.partition("-")[0], "native")
+    target = own_choice()
     graphs = [_graph_at(model, each) for each in shapes or [{}]]
     parts = [_part(graph, f"qg{number}", target) for number, graph in enumerate(graphs)]
     codes = [code for part in parts for code in part.contents.codes]

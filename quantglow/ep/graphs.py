@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 from quantglow.ep.interface import CModel, CTensor
 from quantglow.importer.onnx.source import Source, open_light
 from quantglow.support.arrays import Array
+from quantglow.support.pages import is_worth_paging, page
 
 
 def array_at(address: int, shape: tuple[int, ...], onnx_type: int) -> Array:
@@ -36,6 +38,13 @@ def read_model(model: CModel, *, is_kept: bool) -> Source:
     weights = {}
     for weight in model.weights[: model.weight_count]:
         tensor = tensors[weight.name.decode()]
-        array = array_at(weight.data, tuple(tensor.dims), tensor.data_type)
-        weights[tensor.name] = array.copy() if is_kept else array
-    return open_light(proto, weights)
+        weights[tensor.name] = array_at(weight.data, tuple(tensor.dims), tensor.data_type)
+    return open_light(proto, _copies(weights) if is_kept else weights)
+
+
+def _copies(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Copies of arrays; of large ones in pages, so that programs have the only ones in memory."""
+    is_large = is_worth_paging(array.nbytes for array in weights.values())
+    paged = page(weights.values()) if is_large else None
+    copies = [array.copy() for array in weights.values()] if paged is None else paged
+    return dict(zip(weights, copies, strict=True))

@@ -113,6 +113,15 @@ def level_target(name: str) -> Target:
     return family.target(level, family.triple or host().triple)
 
 
+def own_choice() -> str:
+    """The name of all levels of this processor's family, ``native`` where that has no choice."""
+    own = host().triple.partition("-")[0]
+    for name, (family, _) in _CHOICES.items():
+        if (family.triple or "").partition("-")[0] == own:
+            return name
+    return NATIVE
+
+
 def level_choice(name: str) -> tuple[tuple[Target, ...], LevelChoice]:
     """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
     levels that an operating system has to permit are left out.  Raises ``BackendError``.
