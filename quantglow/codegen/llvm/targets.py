@@ -115,9 +115,9 @@ def level_target(name: str) -> Target:
 
 def own_choice() -> str:
     """The name of all levels of this processor's family, ``native`` where that has no choice."""
-    own = host().triple.partition("-")[0]
+    processor = host().triple.partition("-")[0]
     for name, (family, _) in _CHOICES.items():
-        if (family.triple or "").partition("-")[0] == own:
+        if (family.triple or "").partition("-")[0] == processor:
             return name
     return NATIVE
 
