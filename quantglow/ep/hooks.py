@@ -28,10 +28,10 @@ from quantglow.ep.interface import (
 from quantglow.ep.models import PluggedModel, PluggedProgram
 from quantglow.ep.options import ProviderOptions
 from quantglow.ep.reports import Claim, remember
+from quantglow.runtime.native.buffers import release_freed
 from quantglow.runtime.native.native_call import NativeCall
 from quantglow.support import debug
 from quantglow.support.errors import BackendError, InputError, OptionError, QuantglowError
-from quantglow.support.pages import release_pages
 
 _numbers = itertools.count(1)
 _models: dict[int, PluggedModel] = {}
@@ -68,7 +68,7 @@ def _compile(model: Any, options: bytes, message: int) -> int:
     chosen = ProviderOptions.of(options.decode())
     number = next(_numbers)
     _models[number] = PluggedModel.of(read_model(model.contents, is_kept=True), chosen)
-    release_pages()
+    release_freed()
     return number
 
 
@@ -85,7 +85,7 @@ def _prepare(
         out.is_due = answer.is_due.ctypes.data
     if answer.call is not None:
         _describe(plugged, answer.call, out)
-    release_pages()
+    release_freed()  # onnxruntime's weights, too, at the first call
     return 0
 
 
