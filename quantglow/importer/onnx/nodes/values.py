@@ -154,7 +154,9 @@ def _along(array: Array, axis: int | None) -> Array | None:
     """The values along the axis (None: the one value), if they vary along no other."""
     first = tuple(slice(None) if i == axis else slice(0, 1) for i in range(array.ndim))
     vector = array[first]
-    return vector if (vector == array).all() else None
+    # Of values that broadcasting repeats, one is looked at.
+    distinct = array[tuple(slice(None) if stride else slice(0, 1) for stride in array.strides)]
+    return vector if (vector == distinct).all() else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,11 +205,9 @@ def code(call: Call, value: KnownValue) -> KnownValue:
     axis = _channel_axis(call, codes.ndim)
     spread = [
         _over_blocks(a, codes.shape, axis, block) if block else spread_along(a, codes.shape, axis)
-        for a in (scales, zero_points)
+        for a in (scales, zero_points - offset)
     ]
-    return Coded(
-        folded.name, folded.array, codes.astype(dtype.numpy), spread[0], spread[1] - offset
-    )
+    return Coded(folded.name, folded.array, codes.astype(dtype.numpy), *spread)
 
 
 def _reals(call: Call, value: KnownValue) -> KnownValue:
