@@ -84,8 +84,9 @@ def _prepare(
     if answer.is_due is not None:
         out.is_due = answer.is_due.ctypes.data
     if answer.call is not None:
+        if not plugged.programs:
+            release_freed()  # onnxruntime has freed its weights by now
         _describe(plugged, answer.call, out)
-    release_freed()  # onnxruntime's weights, too, at the first call
     return 0
 
 
