@@ -22,6 +22,7 @@ from quantglow.runtime.native.program_store import ProgramStore
 from quantglow.runtime.programs.build import Build, Compiler, ProgramBackend, available_cores
 from quantglow.runtime.programs.program_keys import key_of_case, key_of_graph
 from quantglow.runtime.shapes.specializations import AtCase, Served
+from quantglow.support.classes import cached_property
 from quantglow.support.processes import threads
 from quantglow.support.processes.threads import renew_after_fork
 
@@ -112,7 +113,7 @@ class OftenUsed:
         if self._calls[case] >= OFTEN and self._is_free:
             del self._calls[case]
             self._tried.add(case)
-            if available_cores() > 1:
+            if self._has_cores:
                 self._start(case)
 
     def start(self, case: Case, done: Callable[[], object]) -> bool:
@@ -127,7 +128,12 @@ class OftenUsed:
 
     def may_start(self, case: Case) -> bool:
         """Whether a case can be compiled: there is a core for it, and it was not tried."""
-        return case not in self._tried and available_cores() > 1
+        return case not in self._tried and self._has_cores
+
+    @cached_property
+    def _has_cores(self) -> bool:
+        """Whether there is a core beside that of a caller; asked once, as files tell."""
+        return available_cores() > 1
 
     @property
     def _is_free(self) -> bool:
