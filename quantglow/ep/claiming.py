@@ -65,6 +65,8 @@ def claim_nodes(source: Source) -> tuple[dict[str, int], Claim]:
 def _free_scope(source: Source) -> ImportScope:
     """Every value of a model at free sizes.  Raises ``ModelError``."""
     signature = source.signature
+    if wide := [port.name for port in signature.ports if port.declared == "float64"]:
+        raise ModelError(f"{wide[0]!r} is float64, which quantglow computes in float32")
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
         raise ModelError(f"the rank of {unranked[0]!r} is not known before a call")
     refusals: list[ModelError] = []

@@ -36,6 +36,7 @@ from quantglow.ir.graph.signature import Shapes, Signature
 from quantglow.ir.program.layout import ALIGNMENT
 from quantglow.ir.program.program import View
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.support import debug
 from quantglow.support.errors import BackendError, OptionError
 from quantglow.support.files import writing
 
@@ -46,6 +47,9 @@ ID_NBYTES = 32
 
 MACHINE_NBYTES = 64
 """Room for the name of the machine, with a 0 at its end."""
+
+MOST_COPIES_NBYTES = 8 * 2**30
+"""Maximum size of all copies of contexts together, in bytes."""
 
 ENDING = ".qgctx"
 """End of the names of files beside models."""
@@ -131,7 +135,10 @@ def _end_words(ends: Iterable[tuple[str, View]], names: Sequence[str]) -> Iterat
 
 def remember_context(context: bytes) -> None:
     """Keep a copy by which the plug-in knows that this user made a context on this machine."""
-    ObjectCache(cache_folder("contexts")).put(_name(context), context)
+    store = ObjectCache(cache_folder("contexts"), MOST_COPIES_NBYTES)
+    store.put(_name(context), context)
+    if not store.has(_name(context)):
+        debug.log(1, "the cache has no copy of a stored model: loading it needs trust_code=1")
 
 
 def _name(context: bytes) -> str:

@@ -167,6 +167,16 @@ def _save(
     return 0
 
 
+def _drop(model: int, program: Any) -> None:
+    plugged, gone = _models[model], program.contents
+    plugged.part.counts.close(gone.calls)
+    plugged.flags.pop(gone.is_due, None)
+    if gone.number:
+        plugged.programs.remove(gone.number)
+        for context in _programs.pop(gone.number).contexts.values():
+            context.give_back()
+
+
 def _release(model: int) -> None:
     plugged = _models.pop(model, None)
     for number in plugged.programs if plugged is not None else ():
@@ -184,7 +194,7 @@ def _hook(function: Callable[..., int | None]) -> Callable[..., int | None]:
         except BaseException as error:  # noqa: BLE001 - no exception passes through C code
             if not isinstance(error, QuantglowError):
                 debug.log(1, f"a hook of the provider failed: {error!r}")
-            if function is not _release:
+            if function not in (_drop, _release):
                 _say(arguments[-1], error)
             return -1
 
@@ -200,6 +210,7 @@ HOOKS: Mapping[str, Callable[..., int | None]] = {
     "load": _load,
     "run": _run,
     "save": _save,
+    "drop": _drop,
     "release": _release,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-VERSION = 3
+VERSION = 4
 """Version of the structs, as ``QG_INTERFACE`` says."""
 
 MESSAGE_NBYTES = 4096
@@ -118,6 +118,7 @@ FUNCTIONS: dict[str, Any] = {
         ctypes.POINTER(CSaved),
         Pointer,
     ),
+    "drop": ctypes.CFUNCTYPE(None, Word, ctypes.POINTER(CProgram)),
     "release": ctypes.CFUNCTYPE(None, Word),
 }
 """Types of the hooks, in the order of the struct."""

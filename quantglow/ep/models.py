@@ -55,6 +55,7 @@ class PluggedModel:
     part         its counts of calls
     programs     the numbers of its programs
     saved        what onnxruntime stores of it
+    flags        the words of answers that another one may follow, by address
     lock         held while a session of onnxruntime's own kernels is made
     """
 
@@ -65,7 +66,7 @@ class PluggedModel:
     programs: list[int] = field(default_factory=list)
     saved: list[bytes] = field(default_factory=list)
     lock: ForkSafeLock = field(default_factory=ForkSafeLock)
-    _flags: list[Array] = field(default_factory=list)
+    flags: dict[int, Array] = field(default_factory=dict)
 
     @staticmethod
     def of(source: Source, options: ProviderOptions) -> PluggedModel:
@@ -100,7 +101,7 @@ class PluggedModel:
         except InputError as error:
             return Answer(IN_ONNXRUNTIME, refusal=str(error))
         if served is None:
-            self._flags.append(flag)
+            self.flags[flag.ctypes.data] = flag
             return Answer(IN_ONNXRUNTIME, is_due=flag)
         if isinstance(served.build.executable, WholeExecutable):
             return Answer(IN_ONNXRUNTIME)
@@ -110,7 +111,7 @@ class PluggedModel:
         if not isinstance(programs, FreeShapes):
             return Answer(IN_MACHINE_CODE, call)
         if calls and programs.start_own(served, lambda: flag.fill(1)):
-            self._flags.append(flag)
+            self.flags[flag.ctypes.data] = flag
             return Answer(IN_MACHINE_CODE, call, is_due=flag)
         return Answer(IN_MACHINE_CODE, call, calls=programs.calls_until_own(served))
 

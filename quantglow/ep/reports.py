@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,18 +44,25 @@ class Claim:
 class CallCounts:
     """Calls of a part by the way to answer them; the plug-in counts in a word of each program."""
 
-    programs: list[tuple[int, Array]] = field(default_factory=list)
+    programs: dict[int, tuple[int, Array]] = field(default_factory=dict)
+    closed: Counter[int] = field(default_factory=Counter)
     refused: int = 0
 
     def counter(self, way: int) -> Array:
         """A word [1], int64, for the calls of one more program."""
         word = np.zeros(1, np.int64)
-        self.programs.append((way, word))
+        self.programs[word.ctypes.data] = way, word
         return word
+
+    def close(self, address: int) -> None:
+        """Count a program's calls for good: its word is not written any more."""
+        way, word = self.programs.pop(address)
+        self.closed[way] += int(word[0])
 
     def of(self, way: int) -> int:
         """Calls so far.  Python hands over those that quantglow refuses."""
-        number = sum(int(word[0]) for each, word in self.programs if each == way)
+        words = [word for each, word in list(self.programs.values()) if each == way]
+        number = self.closed[way] + sum(int(word[0]) for word in words)
         moved = {IN_PYTHON: -self.refused, IN_ONNXRUNTIME: self.refused}
         return number + moved.get(way, 0)
 

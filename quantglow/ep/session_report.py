@@ -25,11 +25,11 @@ WAYS = {
 
 @dataclass(frozen=True)
 class PartReport:
-    """A part of a session's graph: its number of nodes, the combinations of input shapes so far,
-    and how many calls were answered in each way."""
+    """A part of a session's graph: its number of nodes, the answers at hand for combinations of
+    input shapes, and how many calls were answered in each way."""
 
     nodes: int
-    shapes: int
+    answers: int
     calls: dict[int, int]
 
 
@@ -61,11 +61,11 @@ class SessionReport:
     def _parts_text(self) -> Iterator[str]:
         if not self.parts:
             return
-        heads = ["part", "nodes", "shapes", *(f"calls {text}" for text in WAYS.values())]
+        heads = ["part", "nodes", "answers", *(f"calls {text}" for text in WAYS.values())]
         yield ""
         yield "  ".join(heads)
         for number, part in enumerate(self.parts, 1):
-            figures = [number, part.nodes, part.shapes, *(part.calls[way] for way in WAYS)]
+            figures = [number, part.nodes, part.answers, *(part.calls[way] for way in WAYS)]
             yield "  ".join(
                 f"{figure:>{len(head)},}" for figure, head in zip(figures, heads, strict=True)
             )

@@ -189,13 +189,15 @@ except Exception as error:
 
 
 @pytest.mark.slow
-def test_calls_of_many_threads_share_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_programs", [2, 64])
+def test_calls_of_many_threads_share_no_memory(tmp_path: Path, most_programs: int) -> None:
     """The C code of calls, between stand-ins for onnxruntime and quantglow that are looked at by
     the compiler's thread sanitizer."""
     program, sources = tmp_path / "races", PACKAGE / "src"
-    parts = [sources / f"{name}.c" for name in ("compute", "parallel", "own_kernels")]
+    parts = [sources / f"{name}.c" for name in ("compute", "parallel", "own_kernels", "slots")]
     headers = [f"-I{sources}", f"-I{PACKAGE / 'vendor' / 'onnxruntime'}"]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fsanitize=thread", *STRICT, *headers]
+    flags.append(f"-DMOST_PROGRAMS={most_programs}")
     driver = ROOT / "tests" / "support" / "plug_in_races.c"
     command = ["cc", *flags, str(driver), *map(str, parts), "-o", str(program), "-lpthread"]
     compiled = subprocess.run(command, capture_output=True, text=True)

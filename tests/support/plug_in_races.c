@@ -166,7 +166,7 @@ static void ORT_API_CALL free_value(OrtValue *value) { free(value); }
 
 /* Programs: one row, whose arguments are the length and the addresses of input and output. */
 static const int64_t positions[] = {1, 2}, ends[] = {0, 1}, offsets[] = {0, 0}, rank = 1;
-static int64_t lengths[SHAPES], due[SHAPES], asked[SHAPES], releases;
+static int64_t lengths[SHAPES], due[SHAPES], asked[SHAPES], releases, drops;
 
 static void walk(void *table, int64_t rows) {
   int64_t *arguments = *(int64_t **)table;
@@ -188,14 +188,16 @@ static void join(void *state, int64_t thread, int64_t threads) {
 
 static int32_t prepare(int64_t model, const QgTensor *inputs, int64_t count, int32_t may_wait,
                        int64_t calls, QgProgram *out, char *message) {
+  static int64_t counted;
   (void)model, (void)count, (void)may_wait, (void)calls, (void)message;
   int64_t length = inputs[0].dims[0], shape = length - 1;
   if (__atomic_fetch_add(&asked[shape], 1, __ATOMIC_RELAXED) == 0) {
-    *out = (QgProgram){.way = QG_IN_ONNXRUNTIME, .is_due = &due[shape]};
+    *out = (QgProgram){.way = QG_IN_ONNXRUNTIME, .calls = &counted, .is_due = &due[shape]};
     return 0;
   }
   *out = (QgProgram){
-      .way = QG_IN_MACHINE_CODE, .most_calls = calls ? 0 : 100, .walk = walk, .rows = 1, .threads = shape % 2 ? THREADS : 1,
+      .way = QG_IN_MACHINE_CODE, .calls = &counted, .most_calls = calls ? 0 : 100, .walk = walk,
+      .rows = 1, .threads = shape % 2 ? THREADS : 1,
       .begin = begin, .join = join, .pointer_count = 2, .positions = positions, .ends = ends,
       .offsets = offsets, .output_count = 1, .ranks = &rank, .dims = &lengths[shape],
       .number = length};
@@ -229,6 +231,11 @@ static int32_t load(int64_t model, QgSession **out, int32_t is_ahead, char *mess
   return status;
 }
 
+static void drop(int64_t model, const QgProgram *program) {
+  (void)program;
+  __atomic_add_fetch(&drops, model, __ATOMIC_RELAXED);
+}
+
 static void release(int64_t model) { releases += model; }
 
 static void fill_tables(void) {
@@ -256,7 +263,7 @@ static void fill_tables(void) {
   api.ReleaseEnv = free_env;
   api.ReleaseValue = free_value;
   hooks = (QgHooks){.prepare = prepare, .context = new_context, .give_back = give_back,
-                    .load = load, .release = release};
+                    .load = load, .drop = drop, .release = release};
   qg_ort = &api;
   for (int64_t shape = 0; shape < SHAPES; shape++) lengths[shape] = shape + 1;
 }
@@ -290,7 +297,7 @@ int main(void) {
     if (result != NULL) wrong = result;
   }
   info->ReleaseState(info, state);
-  qg_release_compute_info(info);
+  ((QgComputeInfo *)info)->release((QgComputeInfo *)info);
   printf("%lld %lld\n", (long long)qg_counts[QG_NATIVE], (long long)qg_counts[QG_ONNXRUNTIME]);
   int is_whole = qg_counts[QG_NATIVE] + qg_counts[QG_ONNXRUNTIME] == CALLERS * CALLS;
   return wrong != NULL || releases != 7 || !is_whole;

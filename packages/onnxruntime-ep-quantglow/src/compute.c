@@ -1,16 +1,22 @@
-/* A fused node at run time: from input shapes to machine code, without Python and without a lock.
+/* A fused node at run time: from input shapes to machine code, without Python.
  *
- * Programs of a node stand in a list that only grows: one that takes the place of another comes
- * before it.
+ * Programs of a node stand in a list, the last used one first; the list and each call that runs one
+ * use it, and the last of these frees it.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "quantglow_ep.h"
 
+#ifndef MOST_PROGRAMS /* a test has fewer */
+#define MOST_PROGRAMS 64
+#endif
+
 typedef struct Program {
   struct Program *next;
+  int64_t users; /* the list, and calls */
   QgProgram code;
   char *refusal;    /* why quantglow refuses these shapes, NULL if it does not */
   int64_t forks;    /* when it was made */
@@ -24,6 +30,8 @@ typedef struct {
   QgComputeInfo base;
   int64_t model;
   int64_t forks; /* when it was made */
+  int64_t lock;  /* of the list: 0, or 1 and the forks of the process that has it */
+  int64_t count; /* of programs in the list */
   Program *programs;
   QgSession *session; /* of onnxruntime's own kernels, NULL before it is needed */
   int32_t may_wait;   /* calls at new shapes wait: onnxruntime does not answer them */
@@ -67,9 +75,32 @@ static int fits(const Program *program, const QgCall *call) {
   return 1;
 }
 
+/* Wait for the list.  A lock that a thread of the parent held is nobody's in a forked child. */
+static void lock_list(ComputeInfo *info) {
+  int64_t own = qg_forks() + 1, seen = 0;
+  while (!__atomic_compare_exchange_n(&info->lock, &seen, own, 0, __ATOMIC_ACQUIRE,
+                                      __ATOMIC_RELAXED)) {
+    if (seen != own) continue;
+    sched_yield();
+    seen = 0;
+  }
+}
+
+static void unlock_list(ComputeInfo *info) { __atomic_store_n(&info->lock, 0, __ATOMIC_RELEASE); }
+
+/* The program of some shapes, which the caller uses from now on; NULL where there is none. */
 static Program *find_program(ComputeInfo *info, const QgCall *call) {
-  Program *program = __atomic_load_n(&info->programs, __ATOMIC_ACQUIRE);
-  while (program != NULL && !fits(program, call)) program = program->next;
+  lock_list(info);
+  Program **link = &info->programs;
+  while (*link != NULL && !fits(*link, call)) link = &(*link)->next;
+  Program *program = *link;
+  if (program != NULL) {
+    *link = program->next;
+    program->next = info->programs;
+    info->programs = program;
+    __atomic_add_fetch(&program->users, 1, __ATOMIC_RELAXED);
+  }
+  unlock_list(info);
   return program;
 }
 
@@ -136,10 +167,36 @@ static void free_program(Program *program) {
   free(program);
 }
 
-/* The program of new shapes, compiled by quantglow.  Two threads may both ask for it: the list has
- * two of the same then, of which the newer one is found. */
+/* One user less; the last one lets quantglow forget the program, too. */
+static void leave_program(ComputeInfo *info, Program *program) {
+  if (program == NULL || __atomic_sub_fetch(&program->users, 1, __ATOMIC_ACQ_REL) > 0) return;
+  const QgHooks *hooks = qg_hooks();
+  if (hooks != NULL) hooks->drop(info->model, &program->code);
+  free_program(program);
+}
+
+/* Put a program into the list in the place of another one, which may be NULL; the one that was used
+ * longest ago leaves a list that is full. */
+static void list_program(ComputeInfo *info, Program *program, const Program *old) {
+  lock_list(info);
+  program->next = info->programs;
+  info->programs = program;
+  info->count++;
+  Program **link = &program->next, *left = NULL;
+  while (*link != NULL && *link != old && ((*link)->next != NULL || info->count <= MOST_PROGRAMS))
+    link = &(*link)->next;
+  if ((left = *link) != NULL) {
+    *link = left->next;
+    info->count--;
+  }
+  unlock_list(info);
+  leave_program(info, left);
+}
+
+/* A program of new shapes, compiled by quantglow, in the place of another one, which may be NULL.
+ * Two threads may both ask for the first: the list has two of the same then. */
 static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const QgCall *call,
-                                  int64_t calls, Program **out) {
+                                  int64_t calls, const Program *old, Program **out) {
   Program *program = new_program(call);
   if (program == NULL) return qg_fail("quantglow: out of memory");
   char message[QG_MESSAGE_NBYTES] = "";
@@ -150,30 +207,26 @@ static OrtStatus *prepare_program(ComputeInfo *info, const QgHooks *hooks, const
     return qg_invalid(message);
   }
   if (*message) program->refusal = strdup(message);
-  program->next = __atomic_load_n(&info->programs, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(&info->programs, &program->next, program, 0,
-                                      __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-  }
+  program->users = 2;
+  list_program(info, program, old);
   *out = program;
   return NULL;
 }
 
-/* The program of some shapes, prepared now if there is none or another one is due. */
+/* The program of some shapes, prepared now if there is none or another one is due; the caller uses
+ * it. */
 static OrtStatus *take_program(ComputeInfo *info, const QgHooks *hooks, const QgCall *call,
                                Program **out) {
   Program *program = find_program(info, call);
   *out = program;
-  if (program == NULL) return prepare_program(info, hooks, call, 0, out);
+  if (program == NULL) return prepare_program(info, hooks, call, 0, NULL, out);
   if (!is_due(program)) return NULL;
   int64_t calls = __atomic_load_n(&program->calls, __ATOMIC_RELAXED);
-  OrtStatus *status = prepare_program(info, hooks, call, calls, out);
-  if (status != NULL) {
-    /* The next call asks again. */
-    __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
-    return status;
-  }
-  for (QgContext *each; (each = qg_take_idle(&program->idle)) != NULL;) give_back(program, each);
-  return NULL;
+  OrtStatus *status = prepare_program(info, hooks, call, calls, program, out);
+  /* After an error the next call asks again. */
+  if (status != NULL) __atomic_store_n(&program->is_asked, 0, __ATOMIC_RELEASE);
+  leave_program(info, program);
+  return status;
 }
 
 static OrtStatus *run_native(Program *program, const QgCall *call, OrtKernelContext *kernel,
@@ -229,6 +282,20 @@ static OrtStatus *run_in_onnxruntime(ComputeInfo *info, const QgHooks *hooks, co
   return qg_invalid(message);
 }
 
+static OrtStatus *run(ComputeInfo *info, const QgHooks *hooks, Program *program,
+                      const QgCall *call, OrtKernelContext *kernel) {
+  __atomic_add_fetch(program->code.calls, 1, __ATOMIC_RELAXED);
+  if (program->code.way == QG_IN_MACHINE_CODE)
+    return run_native(program, call, kernel, info->forks);
+  if (program->code.way == QG_IN_ONNXRUNTIME)
+    return run_in_onnxruntime(info, hooks, call, kernel, program->refusal);
+  char message[QG_MESSAGE_NBYTES] = "";
+  QG_ADD(QG_PYTHON);
+  int32_t outcome = hooks->run(info->model, kernel, call->inputs, (int64_t)call->count, message);
+  if (outcome > 0) return run_in_onnxruntime(info, hooks, call, kernel, message);
+  return outcome < 0 ? qg_invalid(message) : NULL;
+}
+
 static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
                                        OrtKernelContext *kernel) {
   ComputeInfo *info = (ComputeInfo *)base;
@@ -239,16 +306,9 @@ static OrtStatus *ORT_API_CALL compute(OrtNodeComputeInfo *base, void *state,
   if (hooks == NULL) return ended();
   QG_TRY(qg_read_inputs(kernel, &call));
   QG_TRY(take_program(info, hooks, &call, &program));
-  __atomic_add_fetch(program->code.calls, 1, __ATOMIC_RELAXED);
-  if (program->code.way == QG_IN_MACHINE_CODE)
-    return run_native(program, &call, kernel, info->forks);
-  if (program->code.way == QG_IN_ONNXRUNTIME)
-    return run_in_onnxruntime(info, hooks, &call, kernel, program->refusal);
-  char message[QG_MESSAGE_NBYTES] = "";
-  QG_ADD(QG_PYTHON);
-  int32_t outcome = hooks->run(info->model, kernel, call.inputs, (int64_t)call.count, message);
-  if (outcome > 0) return run_in_onnxruntime(info, hooks, &call, kernel, message);
-  return outcome < 0 ? qg_invalid(message) : NULL;
+  OrtStatus *status = run(info, hooks, program, &call, kernel);
+  leave_program(info, program);
+  return status;
 }
 
 /* Memory of an output of a call in Python, NULL where there is none. */

@@ -186,6 +186,7 @@ static int is_made_here(const Content *content, const char *folder) {
   int is_equal = copy.nbytes == content->nbytes + SEAL_NBYTES &&
                  memcmp(copy.bytes + SEAL_NBYTES, content->bytes, content->nbytes) == 0;
   free(copy.bytes);
+  if (is_private && is_equal) utimensat(AT_FDCWD, path, NULL, 0); /* pruned last */
   return is_private && is_equal;
 }
 
@@ -215,8 +216,9 @@ static OrtStatus *move_ends(const OrtNode *node, const OrtNode *fused, int are_o
                             Context *context) {
   const char *names[QG_MOST_ENDS], *fused_names[QG_MOST_ENDS];
   size_t count, fused_count, places[QG_MOST_ENDS];
-  QG_TRY(qg_end_names(node, are_outputs, names, &count));
-  QG_TRY(qg_end_names(fused, are_outputs, fused_names, &fused_count));
+  /* Constants by now, too: in a stored model, initializers are no inputs of the graph. */
+  QG_TRY(qg_end_names(node, are_outputs, 1, names, &count));
+  QG_TRY(qg_end_names(fused, are_outputs, 1, fused_names, &fused_count));
   for (size_t i = 0; i < count; i++) {
     places[i] = 0;
     while (places[i] < fused_count && strcmp(names[i], fused_names[places[i]]) != 0) places[i]++;
@@ -323,9 +325,10 @@ static OrtStatus *parse(Context *context, const QgSettings *settings) {
     return qg_fail(message);
   }
   if (!settings->is_trusting && !is_made_here(content, settings->cache_folder))
-    return qg_fail("quantglow: a model with EPContext nodes is a program, and this one was not "
-                   "compiled by this user on this machine. Remedy: where it comes from somebody you "
-                   "trust, ep.quantglowexecutionprovider.trust_code=1");
+    return qg_fail("quantglow: a model with EPContext nodes is a program, and nothing shows that "
+                   "this one was not compiled elsewhere: this user's cache has no copy of its code. "
+                   "Remedy: where you trust who made it, "
+                   "ep.quantglowexecutionprovider.trust_code=1");
   Words words = {(const int64_t *)(content->bytes + HEAD_NBYTES),
                  (const int64_t *)(content->bytes + HEAD_NBYTES) +
                      (content->nbytes - HEAD_NBYTES) / 8,

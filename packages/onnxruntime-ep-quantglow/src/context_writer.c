@@ -25,7 +25,8 @@ static OrtStatus *add_text(Attributes *attributes, const char *name, const char 
   return add(attributes, name, text, (int64_t)strlen(text), ORT_OP_ATTR_STRING);
 }
 
-OrtStatus *qg_end_names(const OrtNode *node, int are_outputs, const char **names, size_t *count) {
+OrtStatus *qg_end_names(const OrtNode *node, int are_outputs, int with_constants,
+                        const char **names, size_t *count) {
   size_t all;
   const OrtValueInfo *values[QG_MOST_ENDS];
   QG_TRY(are_outputs ? qg_ort->Node_GetNumOutputs(node, &all) : qg_ort->Node_GetNumInputs(node, &all));
@@ -35,7 +36,8 @@ OrtStatus *qg_end_names(const OrtNode *node, int are_outputs, const char **names
   *count = 0;
   for (size_t i = 0; i < all; i++) {
     bool is_constant = false;
-    if (!are_outputs) QG_TRY(qg_ort->ValueInfo_IsConstantInitializer(values[i], &is_constant));
+    if (!are_outputs && !with_constants)
+      QG_TRY(qg_ort->ValueInfo_IsConstantInitializer(values[i], &is_constant));
     if (!is_constant) QG_TRY(qg_ort->GetValueInfoName(values[i], &names[(*count)++]));
   }
   return NULL;
@@ -47,8 +49,8 @@ static OrtStatus *write_node(const OrtNode *fused, const QgSettings *settings,
   size_t input_count, output_count;
   int64_t is_main = 1, is_embedded = settings->is_embedded;
   QG_TRY(qg_ort->Node_GetName(fused, &name));
-  QG_TRY(qg_end_names(fused, 0, inputs, &input_count));
-  QG_TRY(qg_end_names(fused, 1, outputs, &output_count));
+  QG_TRY(qg_end_names(fused, 0, 0, inputs, &input_count));
+  QG_TRY(qg_end_names(fused, 1, 0, outputs, &output_count));
   QG_TRY(add(attributes, "main_context", &is_main, 1, ORT_OP_ATTR_INT));
   QG_TRY(add(attributes, "embed_mode", &is_embedded, 1, ORT_OP_ATTR_INT));
   QG_TRY(add(attributes, "ep_cache_context", saved->data, saved->nbytes, ORT_OP_ATTR_STRING));

@@ -20,7 +20,7 @@
 #define QG_LEAST_API 24
 
 /* Version of the structs below, which quantglow/ep/interface.py mirrors. */
-#define QG_INTERFACE 3
+#define QG_INTERFACE 4
 
 #define QG_MESSAGE_NBYTES 4096
 
@@ -128,6 +128,7 @@ typedef struct {
    * is not embedded, a file beside the model `path` has it. */
   int32_t (*save)(int64_t model, const char *options, int32_t is_embedded, const char *path,
                   const char *machine, QgSaved *, char *message);
+  void (*drop)(int64_t model, const QgProgram *); /* no call uses the program any more */
   void (*release)(int64_t model);
 } QgHooks;
 
@@ -183,9 +184,10 @@ OrtStatus *qg_load_context(const OrtGraph *, const OrtNode *, const OrtNode *fus
                            const QgSettings *, OrtNodeComputeInfo **out);
 
 /* context_writer.c */
-/* The names of a node's inputs without constants, or of its outputs, which belong to onnxruntime;
- * room for QG_MOST_ENDS. */
-OrtStatus *qg_end_names(const OrtNode *, int are_outputs, const char **names, size_t *count);
+/* The names of a node's inputs, or of its outputs, which belong to onnxruntime; room for
+ * QG_MOST_ENDS. */
+OrtStatus *qg_end_names(const OrtNode *, int are_outputs, int with_constants, const char **names,
+                        size_t *count);
 OrtStatus *qg_write_context(const OrtGraph *, const OrtNode *fused, const QgSettings *,
                             int64_t model, OrtNode **out);
 

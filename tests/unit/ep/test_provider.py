@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow import ep
+from quantglow.ep import hooks
+from quantglow.ep.interface import IN_MACHINE_CODE
 from quantglow.support.arrays import Array
 from tests.support.plug_in import PROVIDER, session
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
@@ -171,3 +173,29 @@ def test_threads_share_sessions_at_changing_shapes(threads: int) -> None:
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("batch", ["N", 2])
+def test_float64_stays_with_onnxruntime(batch: int | str) -> None:
+    """Quantglow would compute it in float32."""
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(4, 4)), "w")
+    ends = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, [batch, 4]) for n in ("x", "y")]
+    graph = helper.make_graph(
+        [node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weights]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.random.default_rng(1).normal(size=(2, 4))
+    (actual,) = session(model).run(None, {"x": x})
+    np.testing.assert_array_equal(actual, by_onnxruntime(model, {"x": x})[0])
+    assert "float64" in ep.claims()[-1].reasons[0]
+
+
+def test_many_shapes_leave_as_many_programs_as_are_kept() -> None:
+    plain = network("N", "H")
+    opened = session(plain)
+    for height in range(2, 102):
+        opened.run(None, {"x": picture(1, height)})
+    plugged = hooks._models[max(hooks._models)]
+    assert len(plugged.programs) <= 64
+    assert len(plugged.part.counts.programs) <= 64
+    assert plugged.part.counts.of(IN_MACHINE_CODE) >= 98

@@ -48,9 +48,9 @@ def test_the_text_reads_well(tmp_path: Any) -> None:
         "interrupted.onnx: quantglow runs 2 of 5 nodes in 2 parts, 100.0% of the "
         "multiply-accumulates",
         "",
-        "part  nodes  shapes  calls in machine code  calls in Python  calls by onnxruntime",
-        "   1      1       1                      3                0                     0",
-        "   2      1       1                      3                0                     0",
+        "part  nodes  answers  calls in machine code  calls in Python  calls by onnxruntime",
+        "   1      1        1                      3                0                     0",
+        "   2      1        1                      3                0                     0",
         "",
         "left to onnxruntime:",
         f"  2 Inverse  {reason.removeprefix('Inverse: ')}",
@@ -64,8 +64,8 @@ def test_sessions_of_one_model_have_reports_of_their_own() -> None:
     for height in (6, 7, 7):
         second.run(None, {"x": picture(1, height)})
     one, other = (ep.report(each).parts[0] for each in (first, second))
-    assert (one.shapes, sum(one.calls.values())) == (1, 1)
-    assert (other.shapes, sum(other.calls.values())) == (2, 3)
+    assert (one.answers, sum(one.calls.values())) == (1, 1)
+    assert (other.answers, sum(other.calls.values())) == (2, 3)
 
 
 def test_sessions_that_threads_make_at_once_are_told_apart() -> None:

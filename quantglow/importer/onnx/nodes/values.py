@@ -154,7 +154,7 @@ def _along(array: Array, axis: int | None) -> Array | None:
     """The values along the axis (None: the one value), if they vary along no other."""
     first = tuple(slice(None) if i == axis else slice(0, 1) for i in range(array.ndim))
     vector = array[first]
-    # Of values that broadcasting repeats, one is looked at.
+    # Broadcasting repeats values: one of these is enough.
     distinct = array[tuple(slice(None) if stride else slice(0, 1) for stride in array.strides)]
     return vector if (vector == distinct).all() else None
 

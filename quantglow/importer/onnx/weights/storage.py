@@ -332,8 +332,10 @@ def may_show_rounding(source: Source, graph: Graph, decided: Iterable[Graph]) ->
 
     Constants that graphs which were decided on have, too, are those of the file.  Others are
     computed from weights that may be rounded, unless the values that they are named by do not
-    depend on such weights.
+    depend on such weights.  Names of values in bodies do not tell.
     """
+    if any(each.HasField("g") for node in source.proto.graph.node for each in node.attribute):
+        return True
     known = {content_key(array) for each in decided for array in constant_arrays(each)}
     constants = (node for node in graph.every_node() if isinstance(node, Constant))
     new = [node.name for node in constants if content_key(node.value) not in known]

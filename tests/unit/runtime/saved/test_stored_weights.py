@@ -274,6 +274,16 @@ def test_constants_show_rounding_unless_they_are_named_by_exact_weights(
     assert not may_show_rounding(source, float_graph(name, 1), [float_graph("other", 1)])
 
 
+def test_a_model_with_bodies_may_show_rounding_in_any_new_constant() -> None:
+    """Two bodies may have values of one name."""
+    model = large_model()
+    body = helper.make_graph([], "body", [], [])
+    branches = {"then_branch": body, "else_branch": body}
+    model.graph.node.append(helper.make_node("If", ["condition"], [], **branches))
+    graph = float_graph("s1:whole", 1)
+    assert may_show_rounding(Source(model), graph, [graph])
+
+
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
     model = large_model()
     data, places = store(Source(model), [], lambda source: True)
