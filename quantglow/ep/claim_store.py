@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -28,8 +29,10 @@ DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 """Errors of reading an entry of another version."""
 
 
-def claim_graph(model: CModel) -> tuple[dict[str, int], Claim]:
-    """``claim_nodes`` of a graph, from the disk if an earlier process has asked the same.
+def claim_graph(model: CModel, count: int) -> tuple[dict[int, int], Claim]:
+    """The groups of a graph's nodes by position, as ``claim_nodes`` has them by name; from the disk
+    if an earlier process has asked the same.  ``count``: of nodes, which the plug-in calls by their
+    positions.
 
     Raises ``ModelError``.
     """
@@ -38,12 +41,23 @@ def claim_graph(model: CModel) -> tuple[dict[str, int], Claim]:
     if entry is not None:
         try:
             groups, facts = json.loads(entry)
-            return dict(groups), Claim(**{**facts, "reasons": tuple(facts["reasons"])})
+            claim = Claim(**{**facts, "reasons": tuple(facts["reasons"])})
+            return _by_position(groups, count, claim.groups), claim
         except DAMAGED:
             pass  # it is written anew
     groups, claim = claim_nodes(read_model(model, is_kept=False))
     store.put(name, json.dumps([groups, asdict(claim)]).encode())
-    return groups, claim
+    return _by_position(groups, count, claim.groups), claim
+
+
+def _by_position(groups: Mapping[str, int], count: int, most: int) -> dict[int, int]:
+    """The groups by the positions in the names of nodes.  Raises ``ValueError`` for others."""
+    numbers = {int(name.removeprefix("n")): number for name, number in groups.items()}
+    if not all(0 <= position < count for position in numbers):
+        raise ValueError("a claim is for another graph")
+    if not all(isinstance(number, int) and 0 < number <= most for number in numbers.values()):
+        raise ValueError("a claim has other groups")
+    return numbers
 
 
 def _name_of(model: CModel) -> str:

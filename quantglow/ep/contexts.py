@@ -125,9 +125,9 @@ def _graph_at(model: CompiledModel, shapes: Shapes) -> Graph:
 
 def _end_words(ends: Iterable[tuple[str, View]], names: Sequence[str]) -> Iterator[int]:
     """The words of inputs or outputs, which have these names in the order of the node."""
-    known = list(ends)
-    yield len(known)
-    for name, view in known:
+    views = list(ends)
+    yield len(views)
+    for name, view in views:
         shape = view.type.fixed_shape
         onnx_type = onnx.helper.np_dtype_to_tensor_dtype(view.type.dtype.numpy)
         yield from (names.index(name), int(onnx_type), len(shape), *shape)

@@ -54,11 +54,11 @@ def _claim(model: Any, options: bytes, count: int, groups: Any, message: int) ->
     with suppress(OptionError):  # compiling raises it, and no session is made
         ProviderOptions.of(options.decode()).choose_cache()
     try:
-        numbers, claim = claim_graph(model.contents)
+        numbers, claim = claim_graph(model.contents, count)
     except QuantglowError as error:
         numbers, claim = {}, Claim(count, 0, 0, (" ".join(str(error).split()),))
-    for name, number in numbers.items():
-        groups[int(name.removeprefix("n"))] = number  # the plug-in calls nodes by their positions
+    for position, number in numbers.items():
+        groups[position] = number
     remember(claim)
     _write(message, str(claim))
     return claim.groups

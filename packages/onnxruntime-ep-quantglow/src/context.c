@@ -324,7 +324,10 @@ static OrtStatus *parse(Context *context, const QgSettings *settings) {
              machine, qg_machine());
     return qg_fail(message);
   }
-  if (!settings->is_trusting && !is_made_here(content, settings->cache_folder))
+  if (strcmp(settings->trust, "0") != 0 && strcmp(settings->trust, "1") != 0)
+    return qg_fail("quantglow: trust_code is no yes or no. Remedy: it is 1 to load code of others, "
+                   "or 0");
+  if (*settings->trust == '0' && !is_made_here(content, settings->cache_folder))
     return qg_fail("quantglow: a model with EPContext nodes is a program, and nothing shows that "
                    "this one was not compiled elsewhere: this user's cache has no copy of its code. "
                    "Remedy: where you trust who made it, "

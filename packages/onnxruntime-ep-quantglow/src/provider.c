@@ -189,9 +189,10 @@ static OrtStatus *read_settings(const OrtSessionOptions *options, QgSettings *ou
   out->cache_folder = entry_of(count, keys, values, PREFIX "cache_folder", NULL);
   out->is_writing = is_on(count, keys, values, "ep.context_enable", 0);
   out->is_embedded = is_on(count, keys, values, "ep.context_embed_mode", 0);
-  out->is_trusting = is_on(count, keys, values, TRUST, 0);
+  out->trust = entry_of(count, keys, values, TRUST, "0");
   qg_ort->ReleaseKeyValuePairs(pairs);
-  if (out->options == NULL || out->context_path == NULL) return qg_fail("quantglow: out of memory");
+  if (out->options == NULL || out->context_path == NULL || out->trust == NULL)
+    return qg_fail("quantglow: out of memory");
   return NULL;
 }
 
@@ -219,5 +220,6 @@ void qg_release_ep(OrtEp *ep) {
   free(((Provider *)ep)->settings.options);
   free(((Provider *)ep)->settings.context_path);
   free(((Provider *)ep)->settings.cache_folder);
+  free(((Provider *)ep)->settings.trust);
   free(ep);
 }

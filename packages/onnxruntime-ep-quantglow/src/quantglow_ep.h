@@ -139,7 +139,7 @@ typedef struct {
   char *cache_folder; /* of the provider's options, NULL for none */
   int is_writing;     /* nodes become EPContext nodes, too */
   int is_embedded;    /* with their code */
-  int is_trusting;    /* code of others is loaded */
+  char *trust;        /* "1" where code of others is loaded, "0" where not */
 } QgSettings;
 
 /* The hooks, or NULL where Python has ended or never began. */

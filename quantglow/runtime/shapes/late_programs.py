@@ -243,8 +243,9 @@ class LatePrograms(Concise):
             raise UnsupportedOpError([f"{name!r} has more than {LARGEST} rows" for name in large])
         if any(program.is_int8 for program in self._programs):
             return
-        fixing = {program.fixing_guards for program in self._programs} - {frozenset()}
-        if len(self._programs) >= MOST_PROGRAMS or len(fixing) >= MOST_OF_ONE_SIZE:
+        single = [program for program in self._programs if program.fixing_guards]
+        fixed = {(program.source.template, program.fixing_guards) for program in single}
+        if len(self._programs) >= MOST_PROGRAMS or len(fixed) >= MOST_OF_ONE_SIZE:
             sizes = ", ".join(dict(self._programs[-1].pinned)) or "results"
             raise UnsupportedOpError([f"the sizes of {sizes} decide what is computed behind them"])
 

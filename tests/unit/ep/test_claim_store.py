@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,6 +49,20 @@ def test_a_damaged_entry_is_written_anew(folder: Path) -> None:
     entry.write_bytes(intact[:-1] + b"!")
     assert ep.report(session(network(1, 8))).claim.claimed == 6
     assert entry.read_bytes() == intact
+
+
+@pytest.mark.parametrize("groups", [{"n6": 1}, {"n0": 2}, {"n0": 0}, {"n-1": 1}])
+def test_an_entry_that_does_not_fit_its_graph_is_written_anew(
+    groups: dict[str, int], folder: Path
+) -> None:
+    """C code reads the groups: none is believed."""
+    session(network(1, 8))
+    (entry,) = folder.glob("*.o")
+    store = cache.ObjectCache(folder)
+    facts = json.loads(store.get(entry.stem) or b"")[1]
+    store.put(entry.stem, json.dumps([groups, facts]).encode())
+    assert ep.report(session(network(1, 8))).claim.claimed == 6
+    assert json.loads(store.get(entry.stem) or b"")[0] == {f"n{i}": 1 for i in range(6)}
 
 
 def test_a_session_keeps_its_claims_in_the_folder_of_its_options(

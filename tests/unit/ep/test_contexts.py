@@ -227,6 +227,15 @@ def test_code_that_was_changed_is_refused(tmp_path: Path) -> None:
             opened(model.SerializeToString())
 
 
+@pytest.mark.parametrize("answer", ["yes", "", "2"])
+def test_trust_is_yes_or_no(answer: str, tmp_path: Path) -> None:
+    path = tmp_path / "stored.onnx"
+    written(MODEL, path)
+    with pytest.raises(Failure, match=r"trust_code is no yes or no. Remedy: it is 1 .* or 0"):
+        opened(str(path), trust_code=answer)
+    opened(str(path), trust_code="0")
+
+
 def test_code_for_another_machine_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "stored.onnx"
     written(MODEL, path)

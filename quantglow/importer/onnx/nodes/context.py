@@ -138,12 +138,12 @@ class ImportScope:
         """A size of a result that its node decides: a symbol, but for 0 and 1."""
         label = f"{name}_{axis}"
         identifier = identifiers([label])[label]
-        known = self.late.get(name, ())[axis : axis + 1]
-        if not known:
+        sizes = self.late.get(name, ())[axis : axis + 1]
+        if not sizes:
             return size(symbol(self.guards.add_guess(identifier, USUAL)), self.guards)
-        if known[0] < SMALLEST:
-            return known[0]
-        return size(symbol(self.guards.add_symbol(identifier, known[0])), self.guards)
+        if sizes[0] < SMALLEST:
+            return sizes[0]
+        return size(symbol(self.guards.add_symbol(identifier, sizes[0])), self.guards)
 
     @contextmanager
     def importing(self, proto: onnx.NodeProto) -> Iterator[None]:

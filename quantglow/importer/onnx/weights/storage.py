@@ -336,9 +336,9 @@ def may_show_rounding(source: Source, graph: Graph, decided: Iterable[Graph]) ->
     """
     if any(each.HasField("g") for node in source.proto.graph.node for each in node.attribute):
         return True
-    known = {content_key(array) for each in decided for array in constant_arrays(each)}
+    stored = {content_key(array) for each in decided for array in constant_arrays(each)}
     constants = (node for node in graph.every_node() if isinstance(node, Constant))
-    new = [node.name for node in constants if content_key(node.value) not in known]
+    new = [node.name for node in constants if content_key(node.value) not in stored]
     if not new:
         return False
     reads, rounded = _tensor_readers(source.proto), set(_weight_names(source.proto))
